@@ -1,0 +1,74 @@
+package core
+
+import "time"
+
+// Observer is told what the engine does: the hook for metrics and traces. A nil
+// Observer costs nothing. Methods are called concurrently, must not block and must
+// not keep pointers they are given. Label metrics by destination and subscription
+// only, never by anything that comes from a message.
+type Observer interface {
+	// Published is called after each Client.Publish, once for all its messages.
+	Published(PublishInfo)
+	// Attempted is called after each run of a handler.
+	Attempted(d *Delivery, a AttemptInfo)
+	// Settled is called after each Settle the broker answered.
+	Settled(SettleInfo)
+	// Signalled is called for what an operator should know.
+	Signalled(Signal)
+}
+
+// PublishInfo describes one Publish call.
+type PublishInfo struct {
+	To       Destination
+	Messages int
+	Failed   int // Indeterminate ones included
+	Duration time.Duration
+	Err      error
+}
+
+// AttemptInfo describes one run of a handler.
+type AttemptInfo struct {
+	Subscription string
+	Started      time.Time
+	Duration     time.Duration
+	Queued       time.Duration // from receipt to start
+	Err          error
+	Outcome      string // ack, retry, dead-letter, return, halt, discard, revoked
+}
+
+// SettleInfo describes one Settle call.
+type SettleInfo struct {
+	Subscription string
+	Entries      int
+	Failed       int
+	Duration     time.Duration
+	Err          error
+}
+
+// SignalKind names an operational event.
+type SignalKind string
+
+// The signals.
+const (
+	SignalLeaseLost        SignalKind = "lease_lost"
+	SignalDeadLettered     SignalKind = "dead_lettered"
+	SignalDeadLetterFailed SignalKind = "dead_letter_failed"
+	SignalDiscarded        SignalKind = "discarded"
+	SignalHalted           SignalKind = "halted"
+	SignalReceiveFailed    SignalKind = "receive_failed"
+	SignalSettleFailed     SignalKind = "settle_failed"
+	SignalRevoked          SignalKind = "revoked"
+	SignalStale            SignalKind = "stale_dropped"
+	SignalAbandoned        SignalKind = "abandoned"
+	SignalLimited          SignalKind = "header_limit"
+)
+
+// Signal is an operational event.
+type Signal struct {
+	Subscription string
+	Kind         SignalKind
+	Partition    string
+	ID           string
+	Count        int
+	Err          error
+}

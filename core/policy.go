@@ -1,0 +1,241 @@
+package core
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// Order is how deliveries of one subscription are scheduled.
+type Order uint8
+
+// The orders.
+const (
+	Unordered Order = iota // any message may run beside any other
+	ByKey                  // one message per key at a time, in order, through retries
+)
+
+// String returns "unordered" or "by key".
+func (o Order) String() string {
+	if o == ByKey {
+		return "by key"
+	}
+	return "unordered"
+}
+
+// Exhausted says what becomes of a message whose attempts have run out.
+type Exhausted uint8
+
+// The choices.
+const (
+	// ExhaustedDefault is the dead letter where one is declared, else Halt.
+	ExhaustedDefault Exhausted = iota
+	// ExhaustedHalt stops the subscription; the message stays with the broker.
+	ExhaustedHalt
+	// ExhaustedDiscard drops the message, counted and logged.
+	ExhaustedDiscard
+)
+
+// String returns the choice in lower case.
+func (e Exhausted) String() string {
+	return [...]string{"dead letter, else halt", "halt", "discard"}[min(e, 2)]
+}
+
+// Jitter spreads the waits between attempts.
+type Jitter uint8
+
+// The jitters.
+const (
+	FullJitter Jitter = iota // uniform in [0, wait)
+	HalfJitter               // uniform in [wait/2, wait*3/2)
+	NoJitter
+)
+
+// RetryPolicy is exponential back-off: before attempt n+1 it waits
+// min(Cap, Base·2^(n-1)), with jitter.
+type RetryPolicy struct {
+	// Base is the first wait. 0 = 100 ms.
+	Base time.Duration `json:"base,omitempty"`
+	// Cap is the longest wait. 0 = 1 minute. At most 7 days.
+	Cap time.Duration `json:"cap,omitempty"`
+	// Attempts in all, the first included. 0 = no limit. At most 1000.
+	Attempts int `json:"attempts,omitempty"`
+	// MaxElapsed is the longest time from the first failure seen by this process to
+	// the start of another attempt. 0 = no limit.
+	MaxElapsed time.Duration `json:"max_elapsed,omitempty"`
+	// Jitter. 0 = FullJitter.
+	Jitter Jitter `json:"jitter,omitempty"`
+}
+
+// Stage places a Wrapper: lower stages run further out.
+type Stage uint8
+
+// The stages, outermost first.
+const (
+	StageTrace Stage = iota * 10
+	StageLog
+	StageGuard
+	StageUser
+)
+
+// Wrapper is a handler wrapper of a Layer. Wrappers run by Stage, then by Name,
+// whatever the order of listing.
+type Wrapper struct {
+	Name  string
+	Stage Stage
+	Wrap  func(Handler) Handler
+}
+
+// Layer edits the policy of a subscription. The same Name twice is refused at
+// start. An error from Edit is returned by Start.
+type Layer struct {
+	Name string
+	Edit func(*Policy) error
+}
+
+// Policy is everything about a subscription that is not its handler. Plain data;
+// the zero Policy is valid: 256 in flight, 16 handlers at once, no order, retry
+// without limit, no dead letter.
+type Policy struct {
+	// MaxInFlight is the most messages received and not settled. 0 = 256.
+	MaxInFlight int
+	// MaxInFlightBytes is the same in bytes of headers and body; a larger message
+	// comes alone. 0 = 64 MiB.
+	MaxInFlightBytes int64
+	// Concurrency is the most handlers at once. 0 = 16, and never above MaxInFlight.
+	Concurrency int
+	// Order. 0 = Unordered. ByKey needs a source with Capabilities.Order.
+	Order Order
+	// Retry. Zero = without limit, 100 ms doubling to 1 minute.
+	Retry RetryPolicy
+	// DeadLetter is where messages go that cannot be handled. Zero = nowhere. It
+	// must exist at start (or Provision must be allowed to create it).
+	DeadLetter Destination
+	// NativeDeadLetter uses the broker's own dead letter (Capabilities.DeadLetter).
+	NativeDeadLetter bool
+	// Exhausted. 0 = DeadLetter if there is one, else Halt.
+	Exhausted Exhausted
+	// Timeout of one attempt; its context ends with cause ErrTimeout and the attempt
+	// counts as failed. 0 = none.
+	Timeout time.Duration
+	// DrainTimeout is how long running handlers may take after Consume's ctx ended,
+	// before their own ctx is cancelled. 0 = 30 s. Negative = at once.
+	DrainTimeout time.Duration
+	// AckFirst settles before the handler runs: at most once. Not with Retry, DeadLetter
+	// or ByKey.
+	AckFirst bool
+	// PanicCrashes lets a panic of the handler crash the process instead of counting
+	// as a failed attempt.
+	PanicCrashes bool
+	// Wrappers around the handler.
+	Wrappers []Wrapper
+
+	layers []string // names of the layers applied, for Describe and conflict errors
+	retry  bool     // Retry was asked for by a layer
+}
+
+// LayerNames returns the names of the layers that edited this policy, sorted.
+func (p *Policy) LayerNames() []string { return append([]string(nil), p.layers...) }
+
+// SetRetry sets Retry and notes that it was asked for.
+func (p *Policy) SetRetry(r RetryPolicy) { p.Retry, p.retry = r, true }
+
+const (
+	defaultMaxInFlight      = 256
+	defaultMaxInFlightBytes = 64 << 20
+	defaultConcurrency      = 16
+	defaultDrain            = 30 * time.Second
+	defaultBase             = 100 * time.Millisecond
+	defaultCap              = time.Minute
+	maxAttempts             = 1000
+	maxRetryDelay           = 7 * 24 * time.Hour
+)
+
+// setDefaults fills the zero fields.
+func (p *Policy) setDefaults() {
+	setDefault(&p.MaxInFlight, defaultMaxInFlight)
+	setDefault(&p.MaxInFlightBytes, defaultMaxInFlightBytes)
+	setDefault(&p.Concurrency, defaultConcurrency)
+	p.Concurrency = min(p.Concurrency, p.MaxInFlight)
+	setDefault(&p.DrainTimeout, defaultDrain)
+	setDefault(&p.Retry.Base, defaultBase)
+	setDefault(&p.Retry.Cap, max(defaultCap, p.Retry.Base))
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// validate refuses values out of range and combinations that lose messages.
+func (p *Policy) validate() error {
+	bad := func(field, format string, args ...any) error {
+		return driver.Errorf("policy", driver.Permanent, field+": "+format, args...)
+	}
+	switch {
+	case p.MaxInFlight < 0 || p.MaxInFlight > 1<<24:
+		return bad("MaxInFlight", "%d is not within 1 and %d", p.MaxInFlight, 1<<24)
+	case p.MaxInFlightBytes < 0:
+		return bad("MaxInFlightBytes", "%d is negative", p.MaxInFlightBytes)
+	case p.Concurrency < 0 || p.Concurrency > 1<<20:
+		return bad("Concurrency", "%d is not within 1 and %d", p.Concurrency, 1<<20)
+	case p.Timeout < 0:
+		return bad("Timeout", "%v is negative", p.Timeout)
+	case p.Retry.Attempts < 0 || p.Retry.Attempts > maxAttempts:
+		return bad("Retry.Attempts", "%d is not within 0 (no limit) and %d", p.Retry.Attempts, maxAttempts)
+	case p.Retry.Base < 0 || p.Retry.Base > maxRetryDelay:
+		return bad("Retry.Base", "%v is not within 0 and %v", p.Retry.Base, maxRetryDelay)
+	case p.Retry.Cap < 0 || p.Retry.Cap > maxRetryDelay:
+		return bad("Retry.Cap", "%v is not within 0 and %v", p.Retry.Cap, maxRetryDelay)
+	case p.Retry.MaxElapsed < 0:
+		return bad("Retry.MaxElapsed", "%v is negative", p.Retry.MaxElapsed)
+	}
+	return p.validateCombination(bad)
+}
+
+// validateCombination refuses what is fine field by field and loses messages
+// together.
+func (p *Policy) validateCombination(bad func(field, format string, args ...any) error) error {
+	dead := p.DeadLetter != (Destination{}) || p.NativeDeadLetter
+	switch {
+	case p.AckFirst && (p.retry || dead):
+		return bad("AckFirst", "settles before the handler runs, so a failed message can be neither retried nor dead-lettered; drop Retry and DeadLetter, or AckFirst")
+	case p.AckFirst && p.Order == ByKey:
+		return bad("AckFirst", "settles before the handler runs, so order per key through failures cannot hold; drop SessionOrder or AckFirst")
+	case p.DeadLetter != (Destination{}) && p.NativeDeadLetter:
+		return bad("DeadLetter", "both a destination (%s) and the broker's own dead letter are set; choose one", p.DeadLetter)
+	case dead && p.Exhausted != ExhaustedDefault:
+		return bad("Exhausted", "%s contradicts the dead letter; drop one of them", p.Exhausted)
+	case p.retry && p.Retry.Attempts > 0 && !dead && p.Exhausted == ExhaustedDefault:
+		return bad("Retry.Attempts", "after %d attempts there is no place for the message: add DeadLetter(...), or say OnExhausted(Halt) or OnExhausted(Discard)", p.Retry.Attempts)
+	}
+	return nil
+}
+
+// apply runs the layers over a fresh policy and validates the result.
+func assemble(layers []Layer) (*Policy, error) {
+	p := &Policy{}
+	seen := map[string]bool{}
+	for _, l := range layers {
+		if l.Edit == nil {
+			return nil, driver.Errorf("policy", driver.Permanent, "layer %q has no Edit function", l.Name)
+		}
+		if seen[l.Name] {
+			return nil, driver.Errorf("policy", driver.Permanent, "layer %s is listed twice", l.Name)
+		}
+		seen[l.Name] = true
+		p.layers = append(p.layers, l.Name)
+		if err := l.Edit(p); err != nil {
+			return nil, fmt.Errorf("layer %s: %w", l.Name, err)
+		}
+	}
+	p.sortNames()
+	if err := p.validate(); err != nil {
+		return nil, err
+	}
+	p.setDefaults()
+	return p, nil
+}
