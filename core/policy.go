@@ -1,7 +1,9 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
@@ -131,8 +133,9 @@ type Policy struct {
 	// Wrappers around the handler.
 	Wrappers []Wrapper
 
-	layers []string // names of the layers applied, for Describe and conflict errors
-	retry  bool     // Retry was asked for by a layer
+	layers  []string // names of the layers applied, for Describe and conflict errors
+	retry   bool     // Retry was asked for by a layer
+	iterate bool     // Client.Messages: a delivery is open until the loop settles it
 }
 
 // LayerNames returns the names of the layers that edited this policy, sorted.
@@ -156,6 +159,9 @@ const (
 func (p *Policy) setDefaults() {
 	setDefault(&p.MaxInFlight, defaultMaxInFlight)
 	setDefault(&p.MaxInFlightBytes, defaultMaxInFlightBytes)
+	if p.iterate {
+		p.Concurrency = p.MaxInFlight // every open delivery has a worker that waits for it
+	}
 	setDefault(&p.Concurrency, defaultConcurrency)
 	p.Concurrency = min(p.Concurrency, p.MaxInFlight)
 	setDefault(&p.DrainTimeout, defaultDrain)
@@ -238,4 +244,12 @@ func assemble(layers []Layer) (*Policy, error) {
 	}
 	p.setDefaults()
 	return p, nil
+}
+
+// sortNames puts layers and wrappers in the order that does not depend on listing.
+func (p *Policy) sortNames() {
+	slices.Sort(p.layers)
+	slices.SortStableFunc(p.Wrappers, func(a, b Wrapper) int {
+		return cmp.Or(cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Name, b.Name))
+	})
 }

@@ -1,0 +1,184 @@
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// assigned opens a partition: the adapter's Subscription.Assigned.
+func (s *Consumer) assigned(a driver.Assignment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.parts[a.Partition]; old != nil {
+		// An adapter that forgot to revoke: what the old epoch holds can no longer be
+		// settled, so it must not stay admitted under the same name.
+		s.closeLocked(old)
+		s.cancelRunning(old, ErrRevoked)
+	}
+	s.parts[a.Partition] = &assignment{Assignment: a}
+	if s.paused {
+		s.redemand() // the new partition is not yet in the Demand's list of paused ones
+	}
+}
+
+// revoke lets go of partitions: the adapter's Subscription.Revoke. It starts nothing
+// more of them, drops what has not started (it comes to the next owner, in order),
+// waits for running attempts, settles what they achieved, and fences. Half-way to
+// ctx's deadline the attempts are cancelled. An ended ctx means that they are lost:
+// attempts are cancelled, nothing is settled.
+func (s *Consumer) revoke(ctx context.Context, partitions []string) {
+	var closing []*assignment
+	s.mu.Lock()
+	for _, name := range partitions {
+		a := s.parts[name]
+		if a == nil {
+			continue
+		}
+		closing = append(closing, a)
+		s.dropUnstarted(a)
+	}
+	s.mu.Unlock()
+	if len(closing) == 0 {
+		return
+	}
+	lost := ctx.Err() != nil
+	if lost {
+		s.lose(closing)
+		return
+	}
+	s.awaitRunning(ctx, closing)
+	s.flush(ctx, closing)
+	s.mu.Lock()
+	for _, a := range closing {
+		s.closeLocked(a)
+		s.cancelRunning(a, ErrRevoked) // only those that outlived ctx
+	}
+	s.mu.Unlock()
+	s.forget(closing)
+	s.signalled(SignalRevoked, partitions[0], "", len(partitions), nil)
+}
+
+// lose handles ownership that is already gone.
+func (s *Consumer) lose(closing []*assignment) {
+	s.mu.Lock()
+	for _, a := range closing {
+		s.closeLocked(a)
+		s.cancelRunning(a, ErrRevoked)
+	}
+	s.mu.Unlock()
+	// The adapter waits for us, so a handler that ignores its context may not hold it
+	// up for long: its outcome is refused by the closed assignment anyway.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	s.awaitRunning(ctx, closing)
+	s.forget(closing)
+	s.signalled(SignalRevoked, closing[0].Partition, "", len(closing), ErrLeaseLost)
+}
+
+// forget removes closed assignments that nobody has replaced.
+func (s *Consumer) forget(closing []*assignment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range closing {
+		if s.parts[a.Partition] == a {
+			delete(s.parts, a.Partition)
+		}
+	}
+}
+
+// closeLocked fences an assignment: nothing of it is admitted or settled any more.
+func (s *Consumer) closeLocked(a *assignment) {
+	if a.closed {
+		return
+	}
+	s.dropUnstarted(a)
+	a.closed = true
+}
+
+// dropUnstarted discards what has been received from a and has not started. It is
+// neither settled nor committed, so the next owner gets it.
+func (s *Consumer) dropUnstarted(a *assignment) {
+	a.drain = true
+	for f := s.flights.head; f != nil; {
+		next := f.next
+		if f.asg == a && (f.state == stateQueued || f.state == stateWaiting) {
+			s.drop(f)
+		}
+		f = next
+	}
+	s.redemandIfRoom()
+}
+
+// drop takes a flight out of the engine without an outcome. A queued one stays in the
+// run queue as a husk that Next passes over.
+func (s *Consumer) drop(f *flight) {
+	switch f.state {
+	case stateQueued:
+		f.state = stateGone
+	case stateWaiting:
+		s.waiting.remove(f)
+		f.state = stateGone
+		s.queue.Release(f.lane)
+		s.wakeWorker()
+	default:
+		f.state = stateGone
+	}
+	s.release(f)
+}
+
+// cancelRunning ends the attempts of a that run, with a cause.
+func (s *Consumer) cancelRunning(a *assignment, cause error) {
+	for f := s.flights.head; f != nil; f = f.next {
+		if f.asg == a && f.state == stateRunning && f.run != nil {
+			f.run.end(cause)
+		}
+	}
+}
+
+// end cancels an attempt and refuses later decisions of its handler.
+func (t *attempt) end(cause error) {
+	fate := fateRevoked
+	if cause == ErrLeaseLost { //nolint:errorlint // our own sentinel, never wrapped here
+		fate = fateLeaseLost
+	}
+	t.d.fate.CompareAndSwap(fateOpen, fate)
+	t.ctx.end(cause)
+}
+
+// awaitRunning waits until no attempt of the assignments runs, or ctx ends; at half
+// of the time to ctx's deadline it cancels them.
+func (s *Consumer) awaitRunning(ctx context.Context, closing []*assignment) {
+	var soft <-chan time.Time
+	if deadline, ok := ctx.Deadline(); ok {
+		t := time.NewTimer(time.Until(deadline) / 2)
+		defer t.Stop()
+		soft = t.C
+	}
+	for _, a := range closing {
+		for {
+			s.mu.Lock()
+			if a.running == 0 {
+				s.mu.Unlock()
+				break
+			}
+			if a.idle == nil {
+				a.idle = make(chan struct{})
+			}
+			idle := a.idle
+			s.mu.Unlock()
+			select {
+			case <-idle:
+			case <-soft:
+				s.mu.Lock()
+				for _, a := range closing {
+					s.cancelRunning(a, ErrRevoked)
+				}
+				s.mu.Unlock()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package core
+
+import (
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// clock ends back-offs and extends leases, whether their message runs, waits for a
+// worker or waits in back-off.
+func (s *Consumer) clock() {
+	t := time.NewTimer(time.Hour)
+	defer t.Stop()
+	var scan time.Time
+	for {
+		s.mu.Lock()
+		now := time.Now()
+		s.endWaits(now)
+		if s.leases && !now.Before(scan) {
+			scan = now.Add(s.extendLeases(now))
+		}
+		next := now.Add(time.Hour)
+		if len(s.waiting) > 0 {
+			next = s.waiting[0].due
+		}
+		if s.leases && scan.Before(next) {
+			next = scan
+		}
+		s.mu.Unlock()
+		t.Reset(max(time.Until(next), 0))
+		select {
+		case <-t.C:
+		case <-s.clockWake:
+		case <-s.clockEnd:
+			return
+		}
+	}
+}
+
+// wait puts a flight into back-off. Its worker is free; its key is not. Callers hold
+// mu.
+func (s *Consumer) wait(f *flight, d time.Duration) {
+	f.state, f.due = stateWaiting, time.Now().Add(d)
+	s.waiting.push(f)
+	if f.heap == 0 {
+		signal(s.clockWake)
+	}
+}
+
+// endWaits queues every flight whose back-off is over. Callers hold mu.
+func (s *Consumer) endWaits(now time.Time) {
+	for len(s.waiting) > 0 && !s.waiting[0].due.After(now) {
+		f := s.waiting.pop()
+		if f.phase == phaseNack {
+			s.finishLocked(f, driver.Settlement{Disposition: driver.Nack, Reason: f.cause})
+			continue
+		}
+		f.state = stateQueued
+		s.queue.Again(f, f.lane)
+		s.wakeWorker()
+	}
+}
+
+// extendLeases asks for a longer lease for everything in flight that has used up half
+// of its own, and returns when to look again. Callers hold mu.
+func (s *Consumer) extendLeases(now time.Time) time.Duration {
+	shortest := 30 * time.Second
+	for f := s.flights.head; f != nil; f = f.next {
+		if f.deadline.IsZero() || f.lost || f.acked {
+			continue
+		}
+		shortest = min(shortest, f.lease)
+		if f.extend || f.state == stateSettling || f.state == stateGone || now.Before(f.deadline.Add(-f.lease/2)) {
+			continue
+		}
+		f.extend = true
+		s.settle(settleEntry{f: f, st: driver.Settlement{Receipt: f.rec.Receipt, Disposition: driver.Extend}})
+	}
+	return max(shortest/8, 5*time.Millisecond)
+}

@@ -1,0 +1,255 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/core/internal/backoff"
+)
+
+// Reasons of a dead-letter record.
+const (
+	reasonExhausted   = "exhausted"
+	reasonPermanent   = "permanent"
+	reasonPanic       = "panic"
+	reasonUndecodable = "undecodable"
+	reasonTooLarge    = "too_large"
+)
+
+func errBodyLimit(size, limit int) error {
+	return driver.Errorf("receive", driver.TooLarge, "body of %d bytes; the limit is %d (Limits.Body)", size, limit)
+}
+
+// takeHeld returns what the handler published through the delivery.
+func (d *Delivery) takeHeld() []heldPublish {
+	d.heldMu.Lock()
+	defer d.heldMu.Unlock()
+	held := d.held
+	d.held = nil
+	return held
+}
+
+// conclude decides what an attempt's end means for its flight, and says so in one
+// word for the Observer. Callers hold mu.
+func (s *Consumer) conclude(f *flight, err, cause error, dec decision, decided bool, held []heldPublish) string {
+	if f.asg.closed || f.lost {
+		s.finishLocked(f, driver.Settlement{})
+		return "revoked"
+	}
+	v, after := classify(err)
+	switch {
+	case decided && dec.disposition == driver.Ack, !decided && err == nil:
+		return s.succeeded(f, held)
+	case decided:
+		err, after = dec.err, dec.delay
+		v = map[driver.Disposition]verdict{driver.Nack: verdictRetry, driver.Return: verdictReturn, driver.Reject: verdictPermanent}[dec.disposition]
+	case isShutdown(cause):
+		v = verdictReturn
+	case errors.Is(cause, ErrTimeout) && v == verdictRetry:
+		err = fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	if err == nil {
+		err = errors.New("the handler gave no reason")
+	}
+	switch v {
+	case verdictIgnore:
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack, Reason: err})
+		return "ignored"
+	case verdictReturn:
+		s.giveBack(f, err)
+		return "return"
+	case verdictHalt:
+		s.halt(f, err)
+		return "halt"
+	}
+	return s.failed(f, v, after, err)
+}
+
+// succeeded acknowledges, after what the handler published has been confirmed.
+func (s *Consumer) succeeded(f *flight, held []heldPublish) string {
+	if len(held) == 0 {
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack})
+		return "ack"
+	}
+	f.emit, f.phase = held, phaseEmit
+	s.mu.Unlock()
+	err := s.emit(f)
+	s.mu.Lock()
+	s.emitted(f, err)
+	return "ack"
+}
+
+// failed counts a failed attempt and chooses between another one and the end.
+func (s *Consumer) failed(f *flight, v verdict, after time.Duration, err error) string {
+	now := time.Now()
+	s.counts.Failed++
+	f.cause, f.last = err, now
+	if f.first.IsZero() {
+		f.first = now
+	}
+	attempt := f.base + f.failures
+	f.failures++
+	wait := max(after, backoff.Wait(f.failures+f.base-1, s.p.Retry.Base, s.p.Retry.Cap, backoff.Shape(s.p.Retry.Jitter), rand.Float64()))
+	r := &s.p.Retry
+	switch {
+	case v == verdictPermanent:
+		f.reason = reasonPermanent
+	case r.Attempts > 0 && attempt >= r.Attempts,
+		r.MaxElapsed > 0 && now.Add(wait).Sub(f.first) > r.MaxElapsed:
+		f.reason = reasonExhausted
+		if _, ok := errors.AsType[*panicError](err); ok {
+			f.reason = reasonPanic
+		}
+	default:
+		s.retry(f, wait)
+		return "retry"
+	}
+	return s.exhausted(f)
+}
+
+// retry arranges the next attempt. A log and a keyed order hold the message here:
+// its key, not its worker, waits. Elsewhere it goes back as failed, so that the
+// broker counts the attempt and a restart keeps the count; the delay is the broker's
+// where it has one and is waited here where it has not.
+func (s *Consumer) retry(f *flight, wait time.Duration) {
+	counted := s.caps.Settle == driver.Each && s.p.Order != ByKey && s.caps.Counts
+	switch {
+	case f.asg.drain && s.caps.Settle == driver.UpTo, f.asg.drain && s.p.Order == ByKey:
+		s.abandon(f) // the next owner tries, in order
+	case counted && (s.caps.NackDelay >= wait || s.draining):
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Nack, Delay: min(wait, s.caps.NackDelay), Reason: f.cause})
+	case s.draining || f.asg.drain:
+		s.giveBack(f, f.cause)
+	case counted:
+		f.phase = phaseNack
+		s.wait(f, wait)
+	default:
+		f.phase = phaseHandle
+		s.wait(f, wait)
+	}
+}
+
+// abandon lets a flight go without a word to the broker, whose next owner reads it
+// again. Callers hold mu.
+func (s *Consumer) abandon(f *flight) {
+	lane := f.lane
+	f.lane, f.state = nil, stateGone
+	s.release(f)
+	s.queue.Release(lane)
+	s.wakeWorker()
+}
+
+// giveBack returns a flight untried. A log has no such word: the message is tried
+// again here a little later, or read again by the next owner.
+func (s *Consumer) giveBack(f *flight, err error) {
+	s.counts.Returned++
+	switch {
+	case s.caps.Settle == driver.Each:
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Return, Reason: err})
+	case s.draining || f.asg.drain:
+		s.abandon(f)
+	default:
+		f.phase = phaseHandle
+		s.wait(f, s.p.Retry.Base)
+	}
+}
+
+// halt stops the subscription because of one message, which stays with the broker.
+func (s *Consumer) halt(f *flight, err error) {
+	s.failLocked(fmt.Errorf("subscription %s halted at message %s: %w", s.name, quoted(f.rec.ID), err))
+	s.draining = true // nothing behind it may start, or a later success would pass it
+	s.later(func() { s.signalled(SignalHalted, f.rec.Receipt.Partition, f.rec.ID, 1, err) })
+	s.giveBack(f, err)
+}
+
+// later runs a report without mu.
+func (s *Consumer) later(report func()) {
+	s.mu.Unlock()
+	report()
+	s.mu.Lock()
+}
+
+// exhausted ends a message that no attempt will mend.
+func (s *Consumer) exhausted(f *flight) string {
+	switch {
+	case s.p.NativeDeadLetter:
+		s.counts.DeadLettered++
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.cause})
+		return "dead-letter"
+	case s.p.DeadLetter != (Destination{}):
+		f.phase, f.tries = phaseDead, 0
+		s.mu.Unlock()
+		err := s.deadLetter(f)
+		s.mu.Lock()
+		s.deadLettered(f, err)
+		return "dead-letter"
+	case s.p.Exhausted == ExhaustedDiscard:
+		s.counts.Discarded++
+		s.later(func() { s.signalled(SignalDiscarded, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.cause})
+		return "discard"
+	}
+	err := f.cause
+	if s.p.Exhausted == ExhaustedDefault {
+		err = fmt.Errorf("%w (there is no place for it: add middleware.DeadLetter(...), or say OnExhausted(Discard))", err)
+	}
+	s.halt(f, err)
+	return "halt"
+}
+
+// emit publishes what a handler that succeeded has held, in order.
+func (s *Consumer) emit(f *flight) error {
+	for len(f.emit) > 0 {
+		e := &f.emit[0]
+		if err := s.c.publish(s.publishCtx(), e.to, e.msgs, true); err != nil {
+			e.msgs = unsent(e.msgs, err)
+			return err
+		}
+		f.emit = f.emit[1:]
+	}
+	return nil
+}
+
+// unsent keeps the messages of a publish that were not confirmed.
+func unsent(msgs []*Message, err error) (out []*Message) {
+	for i, m := range msgs {
+		if driver.ResultAt(err, i) != nil {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// publishCtx is the context of the engine's own publishes: it outlives the handler's,
+// so that a drain lets them end, and is bounded by Options.PublishTimeout.
+func (s *Consumer) publishCtx() context.Context { return context.WithoutCancel(s.hctx) }
+
+// emitted acks after a confirmed emit. A failed one is tried again by itself: the
+// handler has succeeded and does not run again for it.
+func (s *Consumer) emitted(f *flight, err error) {
+	switch v, after := classify(err); {
+	case f.asg.closed || f.lost:
+		s.finishLocked(f, driver.Settlement{})
+	case err == nil:
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack})
+	case v == verdictPermanent:
+		s.failed(f, v, 0, fmt.Errorf("publish from the handler: %w", err))
+	default:
+		s.again(f, max(after, s.p.Retry.Base), err)
+	}
+}
+
+// again waits and repeats the phase of a flight; while draining it gives it back.
+func (s *Consumer) again(f *flight, least time.Duration, err error) {
+	f.tries++
+	f.cause = err
+	if s.draining || f.asg.drain {
+		s.giveBack(f, err)
+		return
+	}
+	s.wait(f, max(least, backoff.Wait(f.tries, s.p.Retry.Base, s.p.Retry.Cap, backoff.Half, rand.Float64())))
+}

@@ -1,0 +1,148 @@
+// Package schedule decides which delivery may start now.
+package schedule
+
+// Queue is a run queue of deliveries and of key lanes. A lane exists only while its
+// key has deliveries that have not ended. Not safe for concurrent use; it starts no
+// goroutine and reads no clock. Use New.
+type Queue[T any] struct {
+	ready deque[entry[T]]
+	lanes map[string]*Lane[T]
+	free  *Lane[T] // lanes to use again
+	frees int
+	n     int // deliveries added and not yet returned by Next
+}
+
+// entry is one thing that may start: the head of a lane, or a delivery by itself.
+type entry[T any] struct {
+	v    T
+	lane *Lane[T]
+	head bool // take v from the front of lane
+}
+
+// Lane is the queue of one key: at most one of its deliveries has started and not
+// ended.
+type Lane[T any] struct {
+	key   string
+	wait  deque[T]
+	busy  bool     // a delivery has started, or its head is in ready
+	spare *Lane[T] // link of the free list
+}
+
+// maxFree bounds the lanes kept for use again.
+const maxFree = 1024
+
+// New returns an empty queue.
+func New[T any]() *Queue[T] { return &Queue[T]{lanes: map[string]*Lane[T]{}} }
+
+// Add appends a delivery that may run beside any other.
+func (q *Queue[T]) Add(v T) {
+	q.n++
+	q.ready.push(entry[T]{v: v})
+}
+
+// AddKeyed appends a delivery behind the others of its key.
+func (q *Queue[T]) AddKeyed(key string, v T) {
+	l := q.lanes[key]
+	if l == nil {
+		l = q.newLane(key)
+	}
+	q.n++
+	l.wait.push(v)
+	if !l.busy {
+		l.busy = true
+		q.ready.push(entry[T]{lane: l, head: true})
+	}
+}
+
+// Next returns the next delivery to start and its lane (nil = none); ok is false
+// when nothing may start now.
+func (q *Queue[T]) Next() (v T, lane *Lane[T], ok bool) {
+	e, ok := q.ready.pop()
+	if !ok {
+		return v, nil, false
+	}
+	q.n--
+	if e.head {
+		e.v, _ = e.lane.wait.pop()
+	}
+	return e.v, e.lane, true
+}
+
+// Again queues a delivery that has started before, for its next attempt. Its lane
+// stays busy.
+func (q *Queue[T]) Again(v T, lane *Lane[T]) {
+	q.n++
+	q.ready.push(entry[T]{v: v, lane: lane})
+}
+
+// Release tells that the started delivery of a lane has ended, so that the next of
+// its key may start. A nil lane is ignored.
+func (q *Queue[T]) Release(l *Lane[T]) {
+	if l == nil {
+		return
+	}
+	if l.wait.len() > 0 {
+		q.ready.push(entry[T]{lane: l, head: true})
+		return
+	}
+	delete(q.lanes, l.key)
+	if q.frees < maxFree {
+		l.key, l.busy, l.spare = "", false, q.free
+		q.free = l
+		q.frees++
+	}
+}
+
+// Ready is the number of deliveries that may start now.
+func (q *Queue[T]) Ready() int { return q.ready.len() }
+
+// Len is the number of deliveries added (or added again) that Next has not returned.
+func (q *Queue[T]) Len() int { return q.n }
+
+// Lanes is the number of keys with deliveries that have not ended.
+func (q *Queue[T]) Lanes() int { return len(q.lanes) }
+
+func (q *Queue[T]) newLane(key string) *Lane[T] {
+	l := q.free
+	if l == nil {
+		l = &Lane[T]{}
+	} else {
+		q.free, l.spare = l.spare, nil
+		q.frees--
+	}
+	l.key = key
+	q.lanes[key] = l
+	return l
+}
+
+// deque is a FIFO in a ring that grows by doubling and keeps its memory.
+type deque[T any] struct {
+	buf  []T
+	head int
+	n    int
+}
+
+func (d *deque[T]) len() int { return d.n }
+
+func (d *deque[T]) push(v T) {
+	if d.n == len(d.buf) {
+		buf := make([]T, max(4, 2*len(d.buf)))
+		for i := range d.n {
+			buf[i] = d.buf[(d.head+i)&(len(d.buf)-1)]
+		}
+		d.buf, d.head = buf, 0
+	}
+	d.buf[(d.head+d.n)&(len(d.buf)-1)] = v
+	d.n++
+}
+
+func (d *deque[T]) pop() (v T, ok bool) {
+	if d.n == 0 {
+		return v, false
+	}
+	var zero T
+	v, d.buf[d.head] = d.buf[d.head], zero
+	d.head = (d.head + 1) & (len(d.buf) - 1)
+	d.n--
+	return v, true
+}

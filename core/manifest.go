@@ -1,0 +1,141 @@
+package core
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// Manifest is what a client runs, as plain JSON and without secrets.
+type Manifest struct {
+	Broker        string                 `json:"broker"`
+	Prefix        string                 `json:"prefix,omitempty"`
+	Provision     string                 `json:"provision"`
+	Subscriptions []SubscriptionManifest `json:"subscriptions"`
+	Publishers    []DestinationManifest  `json:"publishers"`
+}
+
+// DestinationManifest is one destination the client has published to.
+type DestinationManifest struct {
+	Shape        string       `json:"shape"`
+	Name         string       `json:"name"`
+	Partitions   int          `json:"partitions,omitempty"`
+	Capabilities []Resolution `json:"capabilities"`
+}
+
+// SubscriptionManifest is one subscription with its whole policy.
+type SubscriptionManifest struct {
+	Name             string        `json:"name"`
+	Shape            string        `json:"shape"`
+	From             string        `json:"from"`
+	Partitions       int           `json:"partitions,omitempty"`
+	Group            string        `json:"group,omitempty"`
+	Order            string        `json:"order"`
+	Settle           string        `json:"settle"`
+	MaxInFlight      int           `json:"max_in_flight"`
+	MaxInFlightBytes int64         `json:"max_in_flight_bytes"`
+	Concurrency      int           `json:"concurrency"`
+	Retry            RetryPolicy   `json:"retry"`
+	DeadLetter       string        `json:"dead_letter,omitempty"`
+	NativeDeadLetter bool          `json:"native_dead_letter,omitempty"`
+	Exhausted        string        `json:"exhausted"`
+	Timeout          time.Duration `json:"timeout_ns,omitempty"`
+	DrainTimeout     time.Duration `json:"drain_timeout_ns"`
+	AckFirst         bool          `json:"ack_first,omitempty"`
+	Layers           []string      `json:"layers"`
+	Chain            []string      `json:"chain"`
+	Require          []Need        `json:"require,omitempty"`
+	Missing          []Need        `json:"missing,omitempty"` // preferred and not there
+	Capabilities     []Resolution  `json:"capabilities"`
+}
+
+// Describe returns the manifest of what runs now.
+func (c *Client) Describe() Manifest {
+	m := Manifest{Broker: c.o.Broker, Prefix: c.o.Prefix, Provision: c.o.Provision.String(),
+		Subscriptions: []SubscriptionManifest{}, Publishers: []DestinationManifest{}}
+	c.mu.Lock()
+	for s := range c.consumers {
+		m.Subscriptions = append(m.Subscriptions, s.manifest())
+	}
+	c.mu.Unlock()
+	c.provision.published.Range(func(k, _ any) bool {
+		d := k.(Destination)
+		m.Publishers = append(m.Publishers, DestinationManifest{Shape: d.Shape.String(), Name: d.Name,
+			Partitions: d.Partitions, Capabilities: resolutions(c.Capabilities(d))})
+		return true
+	})
+	slices.SortFunc(m.Subscriptions, func(a, b SubscriptionManifest) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(m.Publishers, func(a, b DestinationManifest) int { return strings.Compare(a.Shape+a.Name, b.Shape+b.Name) })
+	return m
+}
+
+// DescribeSubscription assembles a subscription without starting it, and returns its
+// manifest: what Start would run, or the error it would return.
+func (c *Client) DescribeSubscription(sub Subscription, layers ...Layer) (SubscriptionManifest, error) {
+	s, err := c.plan(sub, func(context.Context, *Delivery) error { return nil }, layers)
+	if err != nil {
+		return SubscriptionManifest{}, err
+	}
+	return s.manifest(), nil
+}
+
+func (s *Consumer) manifest() SubscriptionManifest {
+	p := s.p
+	m := SubscriptionManifest{
+		Name: s.name, Shape: s.sub.From.Shape.String(), From: s.sub.From.Name, Partitions: s.sub.From.Partitions,
+		Group: s.sub.Group, Order: p.Order.String(), Settle: s.caps.Settle.String(),
+		MaxInFlight: p.MaxInFlight, MaxInFlightBytes: p.MaxInFlightBytes, Concurrency: p.Concurrency,
+		Retry: p.Retry, NativeDeadLetter: p.NativeDeadLetter, Exhausted: p.Exhausted.String(),
+		Timeout: p.Timeout, DrainTimeout: p.DrainTimeout, AckFirst: p.AckFirst,
+		Layers: p.LayerNames(), Chain: s.chain(), Require: s.sub.Require, Capabilities: resolutions(s.caps),
+	}
+	if p.DeadLetter != (Destination{}) {
+		m.DeadLetter = p.DeadLetter.String()
+	}
+	for _, n := range s.sub.Prefer {
+		if Resolve(s.caps, n).Support == Refused {
+			m.Missing = append(m.Missing, n)
+		}
+	}
+	return m
+}
+
+// chain names the steps of a message through this subscription, in order.
+func (s *Consumer) chain() []string {
+	p := s.p
+	out := []string{"receive", "admit", "decode"}
+	if p.AckFirst {
+		out = append(out, "settle", "commit")
+	}
+	if p.Order == ByKey {
+		out = append(out, "lane per key")
+	}
+	out = append(out, "slot")
+	if p.Timeout > 0 {
+		out = append(out, "timeout "+p.Timeout.String())
+	}
+	for _, w := range p.Wrappers {
+		out = append(out, w.Name)
+	}
+	out = append(out, "recover", "handler")
+	if p.AckFirst {
+		return out
+	}
+	return append(out, "classify", s.route(), "settle", "commit")
+}
+
+// route says how a failed attempt comes again.
+func (s *Consumer) route() string {
+	switch {
+	case s.caps.Settle != driver.Each || s.p.Order == ByKey:
+		return "retry in its lane"
+	case s.caps.Counts && s.caps.NackDelay > 0:
+		return "retry by the broker"
+	case s.caps.Counts:
+		return "retry held here, then by the broker"
+	}
+	return "retry held here"
+}

@@ -1,0 +1,60 @@
+package core
+
+import (
+	"context"
+	"iter"
+)
+
+// Messages is Consume as an iterator. Each delivery is the loop body's to settle, by
+// Ack, Nack, Return or Reject, in any order; Policy.MaxInFlight of them may be open
+// at once. Leaving the loop drains the subscription and returns what was not settled.
+// An error comes last, with a nil Delivery, and ends the loop; the end of ctx ends it
+// without one.
+func (c *Client) Messages(ctx context.Context, sub Subscription, layers ...Layer) iter.Seq2[*Delivery, error] {
+	return func(yield func(*Delivery, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		out := make(chan *Delivery)
+		// Every open delivery occupies a worker, which waits here for its decision.
+		hold := func(hctx context.Context, d *Delivery) error {
+			select {
+			case out <- d:
+			case <-ctx.Done():
+				return Return(ctx.Err())
+			case <-hctx.Done():
+				return Return(context.Cause(hctx))
+			}
+			select {
+			case <-d.decided:
+				return nil
+			case <-ctx.Done():
+				return Return(ctx.Err())
+			case <-hctx.Done():
+				return Return(context.Cause(hctx))
+			}
+		}
+		open := Layer{Name: "Messages", Edit: func(p *Policy) error { p.iterate = true; return nil }}
+		s, err := c.Start(ctx, sub, hold, append(layers[:len(layers):len(layers)], open)...)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer func() {
+			cancel()
+			<-s.Done()
+		}()
+		for {
+			select {
+			case d := <-out:
+				if !yield(d, nil) {
+					return
+				}
+			case <-s.Done():
+				if err := s.Wait(); err != nil {
+					yield(nil, err)
+				}
+				return
+			}
+		}
+	}
+}

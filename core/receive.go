@@ -1,0 +1,235 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/core/internal/backoff"
+)
+
+// maxSpan bounds the receipts that one partition keeps behind an unfinished head
+// (UpTo): past it the partition is paused, so that a stuck message costs memory only
+// up to here.
+const maxSpan = 1 << 16
+
+// receiver asks the broker for what there is room for, for as long as the
+// subscription runs.
+func (s *Consumer) receiver(ctx context.Context) {
+	var rctx context.Context
+	cancel := func() {}
+	defer func() { cancel() }()
+	var gen uint64
+	for failures := 0; ; {
+		want, now, ok := s.awaitRoom(ctx)
+		if !ok {
+			return
+		}
+		if rctx == nil || gen != now || rctx.Err() != nil {
+			// One context serves many calls: it is cancelled only to change the Demand
+			// of a call that waits.
+			cancel()
+			rctx, cancel = context.WithCancel(ctx)
+			gen = now
+		}
+		if !s.armReceive(gen, cancel) {
+			continue
+		}
+		asked := time.Now()
+		got, err := s.src.Receive(rctx, want)
+		failed := err != nil && rctx.Err() == nil
+		s.disarmReceive(err, failed)
+		if len(got) > 0 {
+			failures = 0
+			s.admit(got, asked)
+		}
+		if failed {
+			failures++
+			if !s.receiveFailed(ctx, err, failures) {
+				return
+			}
+		}
+	}
+}
+
+// armReceive lets redemand cancel the call that is about to be made. It reports false
+// when the Demand has changed since it was computed: otherwise a change between the
+// two would find nothing to cancel, and the call would wait with an old Demand, for a
+// paused partition's resume possibly for ever.
+func (s *Consumer) armReceive(gen uint64, cancel context.CancelFunc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.demandGen != gen {
+		return false
+	}
+	s.cancelRcv = cancel
+	return true
+}
+
+func (s *Consumer) disarmReceive(err error, failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancelRcv = nil
+	s.lastRcv = time.Now()
+	if failed {
+		s.receiveErr = err
+	} else if err == nil {
+		s.receiveErr = nil
+	}
+}
+
+// awaitRoom blocks until there is room, and returns the Demand and its generation;
+// ok is false when ctx has ended.
+func (s *Consumer) awaitRoom(ctx context.Context) (want driver.Demand, gen uint64, ok bool) {
+	for {
+		if ctx.Err() != nil {
+			return want, 0, false
+		}
+		s.mu.Lock()
+		records, bytes := s.budget.Room()
+		if records > 0 {
+			want = driver.Demand{Records: records, Bytes: bytes, Limit: s.budget.MaxRecords, Paused: s.pausedParts()}
+			gen = s.demandGen
+			s.mu.Unlock()
+			return want, gen, true
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.roomFree:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// pausedParts lists the partitions to return nothing of: all of them while the
+// subscription is paused, so that connection and ownership go on. Callers hold mu.
+func (s *Consumer) pausedParts() (out []string) {
+	for name, a := range s.parts {
+		if s.paused || a.paused {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// receiveFailed reports a failed Receive and waits before the next; false = the
+// subscription ends.
+func (s *Consumer) receiveFailed(ctx context.Context, err error, failures int) bool {
+	var after time.Duration
+	if e, ok := errors.AsType[*driver.Error](err); ok {
+		after = e.After
+	}
+	switch driver.ClassOf(err) {
+	case driver.Transient, driver.Ambiguous, 0:
+		if failures == 1 {
+			s.signalled(SignalReceiveFailed, "", "", failures, err)
+		}
+		wait := max(after, backoff.Wait(failures, 100*time.Millisecond, 5*time.Second, backoff.Half, rand.Float64()))
+		return sleep(ctx, wait)
+	}
+	s.signalled(SignalReceiveFailed, "", "", failures, err)
+	s.fail(err)
+	return false
+}
+
+// admit takes received messages into the engine, under the one lock that assigned
+// and revoke take: a message is admitted only under the open epoch of its partition.
+// Without the epoch, a batch that Receive returned just before a revoke and that is
+// admitted just after it would run here while the new owner runs it too.
+func (s *Consumer) admit(got []driver.Received, asked time.Time) {
+	now := time.Now()
+	slab := make([]flight, len(got))
+	s.mu.Lock()
+	stale, limited := 0, 0
+	for i := range got {
+		f := &slab[i]
+		f.rec = got[i]
+		a := s.parts[f.rec.Receipt.Partition]
+		if a == nil || a.drain || a.Epoch != f.rec.Receipt.Epoch {
+			stale++
+			continue
+		}
+		if s.admitOne(f, a, asked, now) {
+			limited++
+		}
+	}
+	s.counts.Received += int64(len(got) - stale)
+	s.counts.Stale += int64(stale)
+	s.wakeWorker()
+	s.mu.Unlock()
+	if stale > 0 {
+		s.signalled(SignalStale, got[0].Receipt.Partition, "", stale, nil)
+	}
+	if limited > 0 {
+		s.signalled(SignalLimited, got[0].Receipt.Partition, "", limited, nil)
+	}
+}
+
+// admitOne queues one flight; limited tells that some of its headers were dropped.
+// Callers hold mu.
+func (s *Consumer) admitOne(f *flight, a *assignment, asked, now time.Time) (limited bool) {
+	f.asg, f.received, f.heap = a, now, -1
+	f.size = f.rec.Size()
+	a.flights++
+	s.budget.Take(f.size)
+	s.flights.add(f)
+	if s.caps.Settle == driver.UpTo {
+		f.seq = a.ring.Add(f.rec.Receipt)
+		if !a.paused && a.ring.Span() >= maxSpan {
+			a.paused = true
+			s.redemand()
+		}
+	}
+	if !f.rec.Deadline.IsZero() {
+		f.deadline, f.lease = f.rec.Deadline, f.rec.Deadline.Sub(asked)
+		if !s.leases {
+			s.leases = true
+			signal(s.clockWake)
+		}
+	}
+	limited = s.inspect(f, now)
+	if f.state == stateGone {
+		return limited
+	}
+	if s.p.AckFirst {
+		s.ackFirst(f)
+		return limited
+	}
+	if s.p.Order == ByKey && f.rec.Key != "" {
+		s.queue.AddKeyed(f.rec.Key, f)
+	} else {
+		s.queue.Add(f)
+	}
+	return limited
+}
+
+// inspect reads what the message says about itself and chooses its first phase.
+// Callers hold mu.
+func (s *Consumer) inspect(f *flight, now time.Time) (limited bool) {
+	f.base = max(f.rec.DeliveryCount, 1)
+	if f.rec.Err != nil {
+		f.phase, f.cause, f.reason = phaseDead, f.rec.Err, reasonUndecodable
+		return false
+	}
+	if limit := s.c.o.Limits.Body; limit > 0 && len(f.rec.Body) > limit {
+		f.phase, f.cause, f.reason = phaseDead, errBodyLimit(len(f.rec.Body), limit), reasonTooLarge
+		return false
+	}
+	if len(f.rec.Headers) == 0 {
+		return false
+	}
+	headers, dropped := s.c.o.Limits.incoming(f.rec.Headers)
+	f.rec.Headers = headers
+	info := readHeaders(headers)
+	f.base = max(f.base, info.attempts+1)
+	switch {
+	case info.group != "" && info.group != s.sub.Group:
+		// A redrive for another group of this log: settled unseen.
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack})
+	case info.due.After(now):
+		f.phase = phaseHop
+	}
+	return dropped > 0
+}

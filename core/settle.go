@@ -1,0 +1,272 @@
+package core
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/core/internal/backoff"
+)
+
+// How long the settler lets settlements gather. A log commits a position for all its
+// messages at once, so it can wait longer; what a crash repeats grows with it.
+const (
+	lingerEach = 2 * time.Millisecond
+	lingerUpTo = 50 * time.Millisecond
+
+	maxSettleBatch = 512
+	settleTimeout  = 10 * time.Second
+)
+
+// settleEntry is one settlement on its way to the broker.
+type settleEntry struct {
+	f    *flight     // nil for the commit of a log
+	a    *assignment // of a commit
+	st   driver.Settlement
+	seq  uint64    // of a commit: what it covers
+	sent time.Time // of an Extend: the new lease runs from before the request left
+}
+
+func (e *settleEntry) asg() *assignment {
+	if e.f != nil {
+		return e.f.asg
+	}
+	return e.a
+}
+
+// settle hands an entry to the settler. Callers hold mu.
+func (s *Consumer) settle(e settleEntry) {
+	e.asg().pending++
+	s.settling = append(s.settling, e)
+	if records, _ := s.budget.Room(); records == 0 || len(s.settling) >= min(maxSettleBatch, max(1, s.budget.MaxRecords/4)) {
+		signal(s.settleNow)
+	}
+	signal(s.settleSome)
+}
+
+// settler is the one caller of Settle. It gathers what comes in a short while, so
+// that a broker is asked once for many messages.
+func (s *Consumer) settler() {
+	linger := lingerEach
+	if s.caps.Settle == driver.UpTo {
+		linger = lingerUpTo
+	}
+	t := time.NewTimer(linger)
+	defer t.Stop()
+	var spare, left []settleEntry
+	for failures := 0; ; {
+		wait := linger
+		if len(left) > 0 {
+			failures++
+			wait = backoff.Wait(failures, 50*time.Millisecond, 2*time.Second, backoff.Half, rand.Float64())
+		} else {
+			failures = 0
+			select {
+			case <-s.settleSome:
+			case <-s.settleEnd:
+				return
+			}
+		}
+		t.Reset(wait)
+		select {
+		case <-t.C:
+		case <-s.settleNow:
+		case <-s.settleEnd:
+			return
+		}
+		left, spare = s.settleRound(left, spare)
+	}
+}
+
+// settleRound settles what is there: first what an earlier round left, since the
+// entries of one partition take effect in order. It returns what has to be sent again
+// and a buffer to use again.
+func (s *Consumer) settleRound(left, spare []settleEntry) (again, buf []settleEntry) {
+	s.mu.Lock()
+	round := append(left, s.settling...) //nolint:gocritic // left is given up by the caller
+	clear(s.settling)
+	s.settling = s.settling[:0]
+	round = s.commits(round)
+	round = s.living(round)
+	flushers := s.flushers
+	s.flushers = nil
+	s.mu.Unlock()
+
+	if len(round) > 0 {
+		again = s.sendSettle(round, spare)
+	}
+	for _, ch := range flushers {
+		close(ch)
+	}
+	clear(round)
+	return again, round[:0]
+}
+
+// commits adds one entry for each log whose watermark has moved. Callers hold mu.
+func (s *Consumer) commits(round []settleEntry) []settleEntry {
+	for _, a := range s.dirty {
+		a.dirty = false
+		if a.closed {
+			continue
+		}
+		if r, ok := a.ring.Watermark(); ok {
+			a.pending++
+			round = append(round, settleEntry{a: a, st: driver.Settlement{Receipt: r, Disposition: driver.Ack}})
+		}
+	}
+	clear(s.dirty)
+	s.dirty = s.dirty[:0]
+	return round
+}
+
+// living drops entries that can no longer take effect. Callers hold mu.
+func (s *Consumer) living(round []settleEntry) []settleEntry {
+	n := 0
+	for _, e := range round {
+		f := e.f
+		switch {
+		case e.asg().closed:
+			s.settledLocked(&e, driver.LeaseLost)
+		case e.st.Disposition == driver.Extend && (f.released || f.state == stateSettling):
+			s.settledLocked(&e, nil)
+		default:
+			round[n] = e
+			n++
+		}
+	}
+	clear(round[n:])
+	return round[:n]
+}
+
+// sendSettle makes one Settle call and draws the conclusions, entry by entry.
+func (s *Consumer) sendSettle(round, again []settleEntry) []settleEntry {
+	batch := make([]driver.Settlement, len(round))
+	start := time.Now()
+	for i := range round {
+		round[i].sent = start
+		batch[i] = round[i].st
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	err := s.src.Settle(ctx, batch)
+	cancel()
+	again = again[:0]
+	failed, lost := 0, 0
+	s.mu.Lock()
+	for i := range round {
+		e := &round[i]
+		res := driver.ResultAt(err, i)
+		switch class := driver.ClassOf(res); {
+		case res == nil:
+			s.settledLocked(e, nil)
+		case (class == driver.Transient || class == driver.Ambiguous || class == 0) && !e.asg().closed:
+			failed++
+			again = append(again, *e)
+		default:
+			failed++
+			lost++
+			s.settledLocked(e, res)
+		}
+	}
+	s.mu.Unlock()
+	s.reportSettle(len(round), failed, lost, time.Since(start), err)
+	return again
+}
+
+func (s *Consumer) reportSettle(entries, failed, lost int, took time.Duration, err error) {
+	if o := s.c.o.Observer; o != nil {
+		o.Settled(SettleInfo{Subscription: s.name, Entries: entries, Failed: failed, Duration: took, Err: err})
+	}
+	if lost > 0 {
+		s.signalled(SignalLeaseLost, "", "", lost, err)
+	} else if failed > 0 {
+		s.signalled(SignalSettleFailed, "", "", failed, err)
+	}
+}
+
+// settledLocked draws the conclusion of one answered (or dropped) settlement. Callers
+// hold mu.
+func (s *Consumer) settledLocked(e *settleEntry, err error) {
+	a := e.asg()
+	a.pending--
+	s.settleAll.Broadcast()
+	f := e.f
+	switch {
+	case f == nil:
+		s.committed(a, err)
+	case e.st.Disposition == driver.Extend:
+		s.extended(f, e, err)
+	case s.p.AckFirst && err == nil && !a.closed:
+		s.queueAcked(f)
+	default:
+		if err != nil {
+			s.counts.LeaseLost++
+		}
+		f.state = stateGone
+		s.release(f)
+	}
+}
+
+// extended takes the outcome of a lease extension.
+func (s *Consumer) extended(f *flight, e *settleEntry, err error) {
+	f.extend = false
+	if err == nil {
+		f.deadline = e.sent.Add(f.lease)
+		return
+	}
+	if f.released {
+		return
+	}
+	s.counts.LeaseLost++
+	f.lost = true
+	switch f.state {
+	case stateRunning:
+		if f.run != nil {
+			f.run.end(ErrLeaseLost)
+		}
+	case stateQueued, stateWaiting:
+		s.drop(f)
+	}
+}
+
+// committed takes the outcome of a log's commit.
+func (s *Consumer) committed(a *assignment, err error) {
+	if err != nil {
+		s.counts.LeaseLost++
+		return
+	}
+	a.acked++
+	for _, f := range a.acking {
+		s.queueAcked(f)
+	}
+	clear(a.acking)
+	a.acking = a.acking[:0]
+}
+
+// flush waits until everything handed to the settler for the assignments so far has
+// been answered, or ctx ends.
+func (s *Consumer) flush(ctx context.Context, of []*assignment) {
+	for rounds := 0; ctx.Err() == nil; rounds++ {
+		if rounds > 0 && !sleep(ctx, 20*time.Millisecond) { // the last round left some: not a hot loop
+			return
+		}
+		s.mu.Lock()
+		open := false
+		for _, a := range of {
+			open = open || a.pending > 0 || a.dirty
+		}
+		if !open {
+			s.mu.Unlock()
+			return
+		}
+		ch := make(chan struct{})
+		s.flushers = append(s.flushers, ch)
+		signal(s.settleNow)
+		signal(s.settleSome)
+		s.mu.Unlock()
+		select {
+		case <-ch:
+		case <-ctx.Done():
+		}
+	}
+}

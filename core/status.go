@@ -1,0 +1,124 @@
+package core
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Status is a snapshot of a Consumer.
+type Status struct {
+	Name  string `json:"name"`
+	State string `json:"state"` // starting, running, paused, draining, stopped, failed
+	Error string `json:"error,omitempty"`
+
+	InFlight      int   `json:"in_flight"`
+	InFlightBytes int64 `json:"in_flight_bytes"`
+	Limit         int   `json:"limit"`
+	Running       int   `json:"running"`
+	Waiting       int   `json:"waiting"` // in back-off
+	Queued        int   `json:"queued"`
+	Keys          int   `json:"keys"` // keys with unfinished messages
+
+	// Oldest is the age of the oldest unfinished message since it was received.
+	Oldest time.Duration `json:"oldest_ns"`
+	// LastReceive is when the last Receive call returned.
+	LastReceive time.Time `json:"last_receive"`
+
+	Partitions []PartitionStatus `json:"partitions"`
+	Totals     counts            `json:"totals"`
+}
+
+// PartitionStatus is a snapshot of one assignment.
+type PartitionStatus struct {
+	Partition string `json:"partition"`
+	Epoch     uint64 `json:"epoch"`
+	Fence     uint64 `json:"fence,omitempty"`
+	InFlight  int    `json:"in_flight"`
+	Span      int    `json:"span,omitempty"` // from the first unfinished message to the last received one
+	Paused    bool   `json:"paused,omitempty"`
+}
+
+// Status returns a snapshot.
+func (s *Consumer) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := Status{
+		Name: s.name, State: s.state, Limit: s.budget.MaxRecords, Running: s.running,
+		Waiting: len(s.waiting), Queued: s.queue.Len(), Keys: s.queue.Lanes(), LastReceive: s.lastRcv, Totals: s.counts,
+	}
+	if s.state == "running" && s.paused {
+		st.State = "paused"
+	}
+	if s.err != nil {
+		st.Error = s.err.Error()
+	}
+	st.InFlight, st.InFlightBytes = s.budget.InUse()
+	if f := s.flights.head; f != nil {
+		st.Oldest = time.Since(f.received)
+	}
+	for name, a := range s.parts {
+		st.Partitions = append(st.Partitions, PartitionStatus{
+			Partition: name, Epoch: a.Epoch, Fence: a.Fence, InFlight: a.flights, Span: a.ring.Span(), Paused: a.paused,
+		})
+	}
+	slices.SortFunc(st.Partitions, func(a, b PartitionStatus) int { return strings.Compare(a.Partition, b.Partition) })
+	return st
+}
+
+// Health tells whether publishing and consuming can progress.
+type Health struct {
+	Ready bool `json:"ready"`
+	// Reasons say why not.
+	Reasons       []string `json:"reasons,omitempty"`
+	Subscriptions []Status `json:"subscriptions"`
+}
+
+// stuckAfter is how long a subscription may have work in flight of which nothing ends
+// before Health turns red.
+const stuckAfter = time.Minute
+
+// Health is green only while the broker takes publishes and every subscription makes
+// progress. It makes no network call.
+func (c *Client) Health() Health {
+	c.mu.Lock()
+	closed := c.closed
+	running := make([]*Consumer, 0, len(c.consumers))
+	for s := range c.consumers {
+		running = append(running, s)
+	}
+	c.mu.Unlock()
+	h := Health{Subscriptions: []Status{}}
+	if closed {
+		h.Reasons = append(h.Reasons, "the client was closed")
+	}
+	for _, s := range running {
+		st := s.Status()
+		h.Subscriptions = append(h.Subscriptions, st)
+		if why := s.unready(st); why != "" {
+			h.Reasons = append(h.Reasons, st.Name+": "+why)
+		}
+	}
+	h.Reasons = append(h.Reasons, c.link.reasons()...)
+	slices.SortFunc(h.Subscriptions, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
+	h.Ready = len(h.Reasons) == 0
+	return h
+}
+
+// unready says why a subscription cannot progress; "" = it can.
+func (s *Consumer) unready(st Status) string {
+	s.mu.Lock()
+	receiving := s.receiveErr
+	s.mu.Unlock()
+	switch {
+	case st.State != "running" && st.State != "paused":
+		return st.State
+	case receiving != nil:
+		return "receive fails: " + receiving.Error()
+	case len(st.Partitions) == 0:
+		return "no partition is assigned"
+	case st.Oldest > stuckAfter && st.Waiting == 0:
+		return "the oldest message has been in flight for " + st.Oldest.Round(time.Second).String()
+	}
+	return ""
+}

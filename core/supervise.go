@@ -1,0 +1,174 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+const (
+	// cancelGrace is how long a handler may take after its context was cancelled.
+	cancelGrace = 500 * time.Millisecond
+	// closeTimeout bounds the last settle and the adapter's Close.
+	closeTimeout = 10 * time.Second
+)
+
+// supervise runs the subscription from start to end. Its end has three phases: stop
+// receiving; let running handlers finish and settle; close the source, which gives
+// the rest back. Nothing outlives it.
+func (s *Consumer) supervise(ctx context.Context) {
+	rctx, cancel := context.WithCancel(context.Background())
+	var receiver sync.WaitGroup
+	receiver.Go(func() { s.receiver(rctx) })
+	select {
+	case <-ctx.Done():
+		s.fail(nil)
+	case <-s.stop:
+	}
+	cancel()
+	receiver.Wait()
+	s.giveBackUnstarted()
+	clean := s.awaitHandlers()
+	s.closeSource()
+	s.finish(clean)
+}
+
+// giveBackUnstarted starts nothing more and returns what has not started. Under order
+// by key it says nothing about those: a broker puts a returned message behind the
+// ones it still has, so the adapter gives them back in order when it lets go of the
+// partition.
+func (s *Consumer) giveBackUnstarted() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = true
+	s.state = "draining"
+	for f := s.flights.head; f != nil; {
+		next := f.next
+		if f.state == stateQueued || f.state == stateWaiting {
+			s.giveBackOne(f)
+		}
+		f = next
+	}
+	s.work.Broadcast()
+}
+
+// giveBackOne returns one flight that does not run. Callers hold mu.
+func (s *Consumer) giveBackOne(f *flight) {
+	if f.acked || s.caps.Settle != driver.Each || s.p.Order == ByKey {
+		s.drop(f)
+		return
+	}
+	st := driver.Settlement{Disposition: driver.Return}
+	if f.state == stateWaiting {
+		s.waiting.remove(f)
+		if f.phase == phaseNack { // its attempt did fail: it must stay counted
+			st = driver.Settlement{Disposition: driver.Nack, Reason: f.cause}
+		}
+	}
+	s.finishLocked(f, st)
+}
+
+// awaitHandlers lets running handlers finish within DrainTimeout, then cancels them.
+// It reports false when one ignored even that.
+func (s *Consumer) awaitHandlers() (clean bool) {
+	quiet := make(chan struct{})
+	stop := false
+	go func() { // ends with the last handler, or with stop
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for s.running > 0 && !stop {
+			s.settleAll.Wait()
+		}
+		close(quiet)
+	}()
+	defer func() {
+		s.mu.Lock()
+		stop = true
+		s.mu.Unlock()
+		s.settleAll.Broadcast()
+		<-quiet
+	}()
+	t := time.NewTimer(max(s.p.DrainTimeout, 0))
+	defer t.Stop()
+	select {
+	case <-quiet:
+		return true
+	case <-t.C:
+	case <-s.hctx.Done():
+	}
+	s.hcancel(ErrDrained)
+	t.Reset(cancelGrace)
+	select {
+	case <-quiet:
+		return true
+	case <-t.C:
+		return s.abandonRunning()
+	}
+}
+
+// abandonRunning gives up on handlers that ignore their context: their messages stay
+// unsettled, so the broker hands them out again.
+func (s *Consumer) abandonRunning() bool {
+	s.mu.Lock()
+	n := s.running
+	s.counts.Abandoned += int64(n)
+	for f := s.flights.head; f != nil; f = f.next {
+		if f.state == stateRunning && f.run != nil {
+			f.run.d.fate.CompareAndSwap(fateOpen, fateClosed)
+			f.lost = true
+		}
+	}
+	s.mu.Unlock()
+	if n == 0 {
+		return true
+	}
+	s.signalled(SignalAbandoned, "", "", n, ErrDrained)
+	return false
+}
+
+// closeSource settles what is left and closes the adapter's consumer. The settler
+// runs on until Close has returned: Close may call Revoke, which waits for it.
+func (s *Consumer) closeSource() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	s.mu.Lock()
+	open := make([]*assignment, 0, len(s.parts))
+	for _, a := range s.parts {
+		open = append(open, a)
+	}
+	s.mu.Unlock()
+	s.flush(ctx, open)
+	err := s.src.Close(ctx)
+	close(s.settleEnd)
+	close(s.clockEnd)
+	s.actors.Wait()
+	if err != nil && !errors.Is(err, driver.Closed) {
+		s.mu.Lock()
+		s.err = errors.Join(s.err, err)
+		s.mu.Unlock()
+	}
+}
+
+// finish ends the workers and tells whoever waits.
+func (s *Consumer) finish(clean bool) {
+	s.mu.Lock()
+	s.stopped = true
+	s.state = "stopped"
+	if s.err != nil {
+		s.state = "failed"
+	}
+	for _, a := range s.parts {
+		a.closed = true
+	}
+	s.work.Broadcast()
+	s.mu.Unlock()
+	if clean {
+		s.workers.Wait()
+	}
+	s.hcancel(driver.Errorf("handler", driver.Closed, "the subscription has ended"))
+	s.c.unregister(s)
+	close(s.done)
+}

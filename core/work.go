@@ -1,0 +1,318 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// worker runs what the queue says may start. It holds mu but for the time of a step.
+func (s *Consumer) worker() {
+	var a arena
+	s.mu.Lock()
+	defer func() {
+		if a.handling != nil {
+			s.exited(a.handling)
+		}
+		s.mu.Unlock()
+	}()
+	for {
+		f := s.next()
+		if f == nil {
+			return
+		}
+		s.step(f, &a)
+	}
+}
+
+// next waits for a flight to start; nil = the worker ends. Callers hold mu.
+func (s *Consumer) next() *flight {
+	for !s.stopped {
+		if !s.draining && s.running < min(s.p.Concurrency, s.budget.MaxRecords) {
+			if f := s.take(); f != nil {
+				s.waking = false
+				s.wakeWorker()
+				return f
+			}
+		}
+		s.idle++
+		s.waking = false
+		s.work.Wait()
+		s.idle--
+	}
+	return nil
+}
+
+// take pops the next live flight off the queue. Callers hold mu.
+func (s *Consumer) take() *flight {
+	for {
+		f, lane, ok := s.queue.Next()
+		if !ok {
+			return nil
+		}
+		if f.state != stateQueued { // dropped while it was queued
+			s.queue.Release(lane)
+			continue
+		}
+		f.lane, f.state = lane, stateRunning
+		f.asg.running++
+		s.running++
+		return f
+	}
+}
+
+// wakeWorker gets one more worker to the queue if there is something to start. One
+// at a time: each wakes the next when it has found work, so that a burst of cheap
+// messages is handled by the workers that are awake anyway instead of by a herd that
+// contends for mu. Callers hold mu.
+func (s *Consumer) wakeWorker() {
+	if s.waking || s.draining || s.queue.Ready() == 0 {
+		return
+	}
+	switch {
+	case s.idle > 0:
+		s.waking = true
+		s.work.Signal()
+	case s.spawned < s.p.Concurrency:
+		s.waking = true
+		s.spawned++
+		s.workers.Go(s.worker)
+	}
+}
+
+// step does the next phase of a flight. It is called with mu held and returns with
+// mu held.
+func (s *Consumer) step(f *flight, a *arena) {
+	switch f.phase {
+	case phaseHandle:
+		s.handle(f, a)
+	case phaseEmit:
+		s.mu.Unlock()
+		err := s.emit(f)
+		s.mu.Lock()
+		s.emitted(f, err)
+	case phaseDead:
+		s.mu.Unlock()
+		err := s.deadLetter(f)
+		s.mu.Lock()
+		s.deadLettered(f, err)
+	case phaseHop:
+		s.mu.Unlock()
+		err := s.sendOn(f)
+		s.mu.Lock()
+		s.sentOn(f, err)
+	}
+	s.ran(f)
+}
+
+// ran ends the running state of a flight. Callers hold mu.
+func (s *Consumer) ran(f *flight) {
+	f.asg.running--
+	s.running--
+	if f.asg.running == 0 && f.asg.idle != nil {
+		close(f.asg.idle)
+		f.asg.idle = nil
+	}
+	if s.draining && s.running == 0 {
+		s.settleAll.Broadcast()
+	}
+}
+
+// handle runs the handler once and draws the conclusion. mu is held on entry and on
+// return.
+func (s *Consumer) handle(f *flight, a *arena) {
+	t := &f.attempt1
+	if f.failures > 0 || t.d.fate.Load() != fateOpen {
+		t = &attempt{} // a handler that kept the first Delivery must not see the second
+	}
+	t.ctx.parent = s.hctx
+	f.run = t
+	s.mu.Unlock()
+
+	s.fill(&t.d, f, a)
+	start := time.Now()
+	a.handling = f
+	err := s.call(t, f)
+	a.handling = nil
+	cause := t.ctx.ended()
+	t.ctx.end(context.Canceled) // whoever still waits for the context learns that it is over
+	dec, decided := t.d.end(fateOver)
+	held := t.d.takeHeld()
+
+	s.mu.Lock()
+	f.run = nil
+	outcome := s.conclude(f, err, cause, dec, decided, held)
+	s.counts.Handled++
+	if o := s.c.o.Observer; o != nil {
+		s.mu.Unlock()
+		o.Attempted(&t.d, AttemptInfo{Subscription: s.name, Started: start, Duration: time.Since(start),
+			Queued: start.Sub(f.received), Err: err, Outcome: outcome})
+		s.mu.Lock()
+	}
+}
+
+// call runs the handler with its timeout, and turns a panic into a failure.
+func (s *Consumer) call(t *attempt, f *flight) (err error) {
+	if s.p.Timeout > 0 {
+		ctx, cancel := context.WithTimeoutCause(s.hctx, s.p.Timeout, ErrTimeout)
+		defer cancel()
+		t.ctx.parent = ctx
+	}
+	if !s.p.PanicCrashes {
+		returned := false
+		defer func() {
+			if returned {
+				return
+			}
+			if r := recover(); r != nil {
+				f.stack = debug.Stack()
+				err = &panicError{value: fmt.Sprint(r)}
+			}
+		}()
+		err = s.h(&t.ctx, &t.d)
+		returned = true
+		return err
+	}
+	return s.h(&t.ctx, &t.d)
+}
+
+// exited ends the attempt of a handler that called runtime.Goexit (t.FailNow does):
+// it unwinds the worker's goroutine without a panic value, so another worker takes
+// its place. It returns with mu held.
+func (s *Consumer) exited(f *flight) {
+	s.mu.Lock()
+	t := f.run
+	f.run = nil
+	t.ctx.end(context.Canceled)
+	t.d.end(fateOver)
+	s.conclude(f, &panicError{value: "the handler called runtime.Goexit"}, nil, decision{}, false, nil)
+	s.ran(f)
+	s.workers.Go(s.worker)
+}
+
+// panicError is the failure of an attempt that panicked.
+type panicError struct{ value string }
+
+func (e *panicError) Error() string { return "panic: " + e.value }
+
+// fill makes the delivery of one attempt: header and body are copies of its own.
+func (s *Consumer) fill(d *Delivery, f *flight, a *arena) {
+	d.Message = f.rec.Message
+	d.Headers = a.headers(f.rec.Headers)
+	d.Body = a.bytes(f.rec.Body)
+	d.Source, d.Group = s.sub.From, s.sub.Group
+	d.Partition, d.Offset, d.NativeID = f.rec.Receipt.Partition, f.rec.Offset, f.rec.NativeID
+	d.Attempt = f.base + f.failures
+	d.Fence = f.asg.Fence
+	if s.p.iterate {
+		d.decided = make(chan struct{})
+	}
+}
+
+// arena cuts small copies from larger blocks, so that a message costs less than an
+// allocation. A handler that keeps a body keeps the block it was cut from.
+type arena struct {
+	buf      []byte
+	hdr      []Header
+	handling *flight // whose handler runs now
+}
+
+const (
+	arenaBytes   = 16 << 10
+	arenaHeaders = 128
+)
+
+func (a *arena) bytes(b []byte) []byte {
+	switch {
+	case b == nil:
+		return nil
+	case len(b) == 0:
+		return []byte{}
+	case len(b) > arenaBytes/16:
+		return append([]byte(nil), b...)
+	case cap(a.buf)-len(a.buf) < len(b):
+		a.buf = make([]byte, 0, arenaBytes)
+	}
+	from := len(a.buf)
+	a.buf = append(a.buf, b...)
+	return a.buf[from:len(a.buf):len(a.buf)]
+}
+
+func (a *arena) headers(h []Header) []Header {
+	if len(h) == 0 {
+		return nil
+	}
+	if len(h) > arenaHeaders/8 {
+		return append([]Header(nil), h...)
+	}
+	if cap(a.hdr)-len(a.hdr) < len(h) {
+		a.hdr = make([]Header, 0, arenaHeaders)
+	}
+	from := len(a.hdr)
+	a.hdr = append(a.hdr, h...)
+	return a.hdr[from:len(a.hdr):len(a.hdr)]
+}
+
+// release returns a flight's share of the budget. Callers hold mu.
+func (s *Consumer) release(f *flight) {
+	if f.released {
+		return
+	}
+	f.released = true
+	s.flights.remove(f)
+	s.budget.Give(f.size)
+	f.asg.flights--
+	signal(s.roomFree)
+}
+
+// redemandIfRoom has the receiver look again. Callers hold mu.
+func (s *Consumer) redemandIfRoom() { signal(s.roomFree) }
+
+// finishLocked ends a flight: on a log it counts as done up to the watermark, else
+// its disposition goes to the settler. Its lane goes on. Callers hold mu.
+func (s *Consumer) finishLocked(f *flight, st driver.Settlement) {
+	lane := f.lane
+	f.lane = nil
+	switch {
+	case f.asg.closed || f.lost || f.acked:
+		f.state = stateGone
+		s.release(f)
+	case s.caps.Settle == driver.UpTo:
+		f.state = stateGone
+		if st.Disposition == driver.Ack || st.Disposition == driver.Reject {
+			s.markDone(f)
+		}
+		s.release(f)
+	case s.caps.Settle == driver.None:
+		f.state = stateGone
+		s.release(f)
+	default:
+		f.state = stateSettling
+		st.Receipt = f.rec.Receipt
+		s.settle(settleEntry{f: f, st: st})
+	}
+	if lane != nil {
+		s.queue.Release(lane)
+		s.wakeWorker()
+	}
+}
+
+// markDone moves the watermark of a log. Callers hold mu.
+func (s *Consumer) markDone(f *flight) {
+	a := f.asg
+	if !a.ring.Done(f.seq) {
+		return
+	}
+	if a.paused && a.ring.Span() < maxSpan*7/10 {
+		a.paused = false
+		s.redemand()
+	}
+	if !a.dirty {
+		a.dirty = true
+		s.dirty = append(s.dirty, a)
+		signal(s.settleSome)
+	}
+}

@@ -1,0 +1,153 @@
+package middleware
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/varal-go/varal/core"
+)
+
+// Exponential is back-off that doubles: see core.RetryPolicy for its fields.
+type Exponential = core.RetryPolicy
+
+// Retry tries a failed message again. With Attempts set it needs a place for what
+// fails to the end: DeadLetter, or OnExhausted.
+func Retry(p Exponential) core.Layer {
+	return core.Layer{Name: "Retry", Edit: func(pol *core.Policy) error {
+		pol.SetRetry(p)
+		return nil
+	}}
+}
+
+// DeadLetter sends a message there that cannot be handled: its attempts ran out, its
+// error is Permanent, or it cannot be decoded. The copy is confirmed before the
+// original is settled.
+func DeadLetter(to core.Destination) core.Layer {
+	return core.Layer{Name: "DeadLetter", Edit: func(p *core.Policy) error {
+		if to.Name == "" {
+			return fmt.Errorf("%w: the destination has no name", core.ErrPermanent)
+		}
+		p.DeadLetter = to
+		return nil
+	}}
+}
+
+// NativeDeadLetter rejects such a message to the broker's own dead letter.
+func NativeDeadLetter() core.Layer {
+	return core.Layer{Name: "NativeDeadLetter", Edit: func(p *core.Policy) error {
+		p.NativeDeadLetter = true
+		return nil
+	}}
+}
+
+// OnExhausted says what becomes of a message whose attempts ran out where there is no
+// dead letter.
+func OnExhausted(e core.Exhausted) core.Layer {
+	return core.Layer{Name: "OnExhausted", Edit: func(p *core.Policy) error {
+		p.Exhausted = e
+		return nil
+	}}
+}
+
+// Prefetch bounds the messages received and not settled.
+func Prefetch(maxInFlight int) core.Layer {
+	return core.Layer{Name: "Prefetch", Edit: func(p *core.Policy) error {
+		if err := positive("Prefetch", int64(maxInFlight)); err != nil {
+			return err
+		}
+		p.MaxInFlight = maxInFlight
+		return nil
+	}}
+}
+
+// PrefetchBytes bounds the same in bytes of headers and body.
+func PrefetchBytes(maxInFlight int64) core.Layer {
+	return core.Layer{Name: "PrefetchBytes", Edit: func(p *core.Policy) error {
+		if err := positive("PrefetchBytes", maxInFlight); err != nil {
+			return err
+		}
+		p.MaxInFlightBytes = maxInFlight
+		return nil
+	}}
+}
+
+// SessionOrder runs one message per key at a time, in order and through retries, with
+// up to so many keys in parallel. The source must keep order per key. Not together
+// with Concurrency: it says the same.
+func SessionOrder(keys int) core.Layer {
+	return core.Layer{Name: "SessionOrder", Edit: func(p *core.Policy) error {
+		if err := positive("SessionOrder", int64(keys)); err != nil {
+			return err
+		}
+		p.Order = core.ByKey
+		return setConcurrency(p, keys)
+	}}
+}
+
+// Concurrency bounds the handlers that run at once.
+func Concurrency(handlers int) core.Layer {
+	return core.Layer{Name: "Concurrency", Edit: func(p *core.Policy) error {
+		if err := positive("Concurrency", int64(handlers)); err != nil {
+			return err
+		}
+		return setConcurrency(p, handlers)
+	}}
+}
+
+// setConcurrency refuses two layers that would overwrite each other depending on how
+// they are listed.
+func setConcurrency(p *core.Policy, n int) error {
+	if p.Concurrency != 0 && p.Concurrency != n {
+		return fmt.Errorf("%w: SessionOrder and Concurrency both bound the handlers that run at once, to %d and %d; keep one", core.ErrPermanent, p.Concurrency, n)
+	}
+	p.Concurrency = n
+	return nil
+}
+
+// Timeout bounds one attempt; the handler's context ends with cause core.ErrTimeout.
+func Timeout(d time.Duration) core.Layer {
+	return core.Layer{Name: "Timeout", Edit: func(p *core.Policy) error {
+		if d <= 0 {
+			return fmt.Errorf("%w: Timeout of %v is not positive", core.ErrPermanent, d)
+		}
+		p.Timeout = d
+		return nil
+	}}
+}
+
+// Drain bounds how long running handlers may take once the subscription stops; 0 or
+// less cancels them at once.
+func Drain(d time.Duration) core.Layer {
+	return core.Layer{Name: "Drain", Edit: func(p *core.Policy) error {
+		if d <= 0 {
+			d = -1
+		}
+		p.DrainTimeout = d
+		return nil
+	}}
+}
+
+// AckFirst settles a message before its handler runs: at most once. What is running
+// or waiting when the process dies is lost. Not with Retry, DeadLetter, SessionOrder.
+func AckFirst() core.Layer {
+	return core.Layer{Name: "AckFirst", Edit: func(p *core.Policy) error {
+		p.AckFirst = true
+		return nil
+	}}
+}
+
+// CrashOnPanic lets a panic of the handler end the process. Without it a panic is a
+// failed attempt like any other error.
+func CrashOnPanic() core.Layer {
+	return core.Layer{Name: "CrashOnPanic", Edit: func(p *core.Policy) error {
+		p.PanicCrashes = true
+		return nil
+	}}
+}
+
+func positive(what string, n int64) error {
+	if n < 1 {
+		return fmt.Errorf("%w: %s(%d): the number must be at least 1", core.ErrPermanent, what, n)
+	}
+	return nil
+}
