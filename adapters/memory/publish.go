@@ -139,32 +139,21 @@ func (p *parcel) refuse(m *driver.Message) string {
 
 // publish puts what there is room for into the backlog and returns how many that were.
 func (g *group) publish(msgs []stored, now int64) int {
-	refs := references(msgs)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	next := g.backlog.advance(now) // what has expired makes room
-	n := g.backlog.fits(refs, g.d.limits)
-	g.backlog.push(refs[:n], now)
+	g.backlog.advance(now) // what has expired makes room
+	n := g.backlog.fits(msgs, g.d.limits)
+	g.backlog.push(msgs[:n], now)
 	if g.waiting > 0 {
-		next = g.backlog.advance(now)
-		g.handOver(next)
+		g.handOver(g.backlog.advance(now))
 	}
 	return n
-}
-
-func references(msgs []stored) []*stored {
-	refs := make([]*stored, len(msgs))
-	for i := range msgs {
-		refs[i] = &msgs[i]
-	}
-	return refs
 }
 
 // multiply gives each group of a topic its copy. A prefix of the batch is stored, the same
 // for all groups: their backlogs only grow under the topic's lock, so what fits in
 // the first loop still fits in the second.
 func (d *destination) multiply(p *parcel) (int, error) {
-	refs := references(p.msgs)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	groups := d.groups
@@ -175,22 +164,22 @@ func (d *destination) multiply(p *parcel) (int, error) {
 		}
 		groups = []*group{g}
 	}
-	n := len(refs)
+	n := len(p.msgs)
 	for _, g := range groups {
 		g.mu.Lock()
 		g.backlog.advance(p.now)
-		n = min(n, g.backlog.fits(refs[:n], d.limits))
+		n = min(n, g.backlog.fits(p.msgs[:n], d.limits))
 		g.mu.Unlock()
 	}
 	for _, g := range groups {
 		g.mu.Lock()
-		g.backlog.push(refs[:n], p.now)
+		g.backlog.push(p.msgs[:n], p.now)
 		g.handOver(g.backlog.advance(p.now))
 		g.mu.Unlock()
 	}
 	if p.to.Group == "" {
-		for _, m := range refs[:n] {
-			d.logs[0].append(m)
+		for i := range n {
+			d.logs[0].append(&p.msgs[i])
 		}
 		d.logs[0].trim(p.now)
 	}

@@ -39,7 +39,7 @@ func TestErrorClasses(t *testing.T) {
 		}
 	}
 	var zero driver.Class
-	if zero.String() != "invalid" || (driver.Closed + 1).String() != "invalid" {
+	if zero.String() != "invalid" || (driver.Closed+1).String() != "invalid" {
 		t.Error("an invalid class has a name")
 	}
 }
