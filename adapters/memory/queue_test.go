@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -456,4 +458,72 @@ func TestUseAfterClose(t *testing.T) {
 	wantClass(t, err, driver.Closed)
 	_, err = d.Admin().Stats(t.Context(), driver.Resource{Destination: queue("q")})
 	wantClass(t, err, driver.Closed)
+}
+
+// Many publishers and consumers, which also close with messages out: nothing is lost and,
+// as no lease ends, nothing is done twice.
+func TestCompetingConsumersLoseAndDoubleNothing(t *testing.T) {
+	t.Parallel()
+	const publishers, each = 8, 500
+	d := open(t, memory.Config{}, queue("q"))
+	var mu sync.Mutex
+	done := map[string]int{}
+	var wg, pub sync.WaitGroup
+	for p := range publishers {
+		pub.Go(func() {
+			for i := 0; i < each; i += 5 {
+				var batch []*driver.Message
+				for j := range 5 {
+					batch = append(batch, &driver.Message{ID: fmt.Sprint(p, "-", i+j), Priority: j})
+				}
+				if err := d.Publish(context.Background(), queue("q"), batch); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for w := range 6 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(w), 1))
+			for ctx.Err() == nil {
+				c, _ := subscribe(t, d, driver.Subscription{From: queue("q")})
+				for range 20 {
+					short, stop := context.WithTimeout(ctx, 5*time.Millisecond) // the rest may be out elsewhere, until a Close
+					got, err := c.Receive(short, driver.Demand{Records: 1 + rnd.IntN(20), Bytes: 1 << 20, Limit: 1000})
+					stop()
+					if err != nil {
+						break
+					}
+					mu.Lock() // settled and noted in one step, so that a Close cannot come between
+					for _, r := range got {
+						how := []driver.Disposition{driver.Ack, driver.Ack, driver.Nack, driver.Return, 0}[rnd.IntN(5)]
+						if how == 0 { // stays out until the Close
+							continue
+						}
+						settle(t, c, how, r)
+						if how == driver.Ack {
+							done[r.ID]++
+						}
+					}
+					if len(done) == publishers*each {
+						cancel()
+					}
+					mu.Unlock()
+				}
+				closeNow(t, c)
+			}
+		})
+	}
+	pub.Wait()
+	wg.Wait()
+	for id, n := range done {
+		if n != 1 {
+			t.Errorf("%s was done %d times", id, n)
+		}
+	}
+	if len(done) != publishers*each {
+		t.Errorf("%d of %d messages were done", len(done), publishers*each)
+	}
 }
