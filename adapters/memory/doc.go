@@ -31,7 +31,8 @@
 //
 // # Groups
 //
-// A topic keeps what was published within its limits. A group that is made later
+// A topic keeps what was published within its limits, and once it has a group the last
+// 65,536 of it. A group that is made later
 // starts at its Start: Default and Earliest mean everything the topic still keeps,
 // so publishing before the first Subscribe loses nothing; Latest means from now on.
 // From then on the group has a backlog of its own, also while nobody is attached.

@@ -179,10 +179,14 @@ func (d *destination) multiply(p *parcel) (int, error) {
 		g.mu.Unlock()
 	}
 	if p.to.Group == "" {
+		l := d.logs[0]
 		for i := range n {
-			d.logs[0].append(&p.msgs[i])
+			l.append(&p.msgs[i])
 		}
-		d.logs[0].trim(p.now)
+		if l.limits.messages = d.limits.messages; len(groups) > 0 {
+			l.limits.messages = min(d.limits.messages, maxHistory)
+		}
+		l.trim(p.now)
 	}
 	return n, nil
 }
