@@ -106,8 +106,10 @@ func (s *site) look(ctx context.Context, v server, c *compose) Report {
 	r := Report{Broker: sp.name, State: Stopped, Why: "it is not running", Get: "go run ./test/brokers up " + sp.name}
 	own := sp.vars(s, true)[0].Value
 	if url := os.Getenv(sp.urlVar); url != "" && url != own {
-		return Report{Broker: sp.name, State: Preset, How: "preset", URL: url, Version: sp.running(ctx, s, url),
-			vars: []Var{{sp.urlVar, url}}}
+		return Report{
+			Broker: sp.name, State: Preset, How: "preset", URL: url, Version: sp.running(ctx, s, url),
+			vars: []Var{{sp.urlVar, url}},
+		}
 	}
 	p := sp.process(s)
 	switch {

@@ -30,11 +30,11 @@ const (
 	kafkaExpired    = 29098
 )
 
-// Credentials that every server with users knows. The second user has no rights but
-// those that everyone has, so that a test can take them away.
+// The users of the listeners that ask for one. The second has no rights but those that
+// everyone has, so that a test can take them away.
 const (
-	User, Password           = "varal", "pizza"
-	SecondUser, SecondPasswd = "waiter", "tips"
+	user, password             = "varal", "pizza"
+	secondUser, secondPassword = "waiter", "tips"
 )
 
 // kafka is one combined broker and controller. Its server is an ordinary set of
@@ -127,8 +127,8 @@ func (k kafka) format(ctx context.Context, s *site) error {
 	argv := append(k.java(s), "kafka.tools.StorageTool", "format", "--cluster-id", "MkU3OEVBNTcwNTJENDM2Qk",
 		"--config", k.file(s, "server.properties"), "--ignore-formatted")
 	for _, m := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
-		argv = append(argv, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", m, User, Password),
-			"--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", m, SecondUser, SecondPasswd))
+		argv = append(argv, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", m, user, password),
+			"--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", m, secondUser, secondPassword))
 	}
 	if err := s.run(ctx, "kafka", s.data("kafka"), argv...); err != nil {
 		return err
@@ -181,15 +181,15 @@ func (k kafka) vars(s *site, native bool) []Var {
 	v := []Var{
 		{"VARAL_KAFKA_URL", url(kafkaPlain)},
 		{"VARAL_KAFKA_SASL_URL", url(kafkaSASL)},
-		{"VARAL_KAFKA_USER", User},
-		{"VARAL_KAFKA_PASSWORD", Password},
+		{"VARAL_KAFKA_USER", user},
+		{"VARAL_KAFKA_PASSWORD", password},
 	}
 	if !native {
 		return v
 	}
 	return append(v,
-		Var{"VARAL_KAFKA_USER2", SecondUser},
-		Var{"VARAL_KAFKA_PASSWORD2", SecondPasswd},
+		Var{"VARAL_KAFKA_USER2", secondUser},
+		Var{"VARAL_KAFKA_PASSWORD2", secondPassword},
 		Var{"VARAL_KAFKA_TLS_URL", url(kafkaTLS)},
 		Var{"VARAL_KAFKA_MTLS_URL", url(kafkaMTLS)},
 		Var{"VARAL_KAFKA_SASL_TLS_URL", url(kafkaSASLTLS)},

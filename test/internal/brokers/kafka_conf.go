@@ -81,7 +81,7 @@ func (k kafka) properties(s *site) string {
 		{"advertised.listeners", strings.Join(advertise, ",")},
 		{"listener.security.protocol.map", strings.Join(protocols, ",")},
 		{"log.dirs", k.file(s, "data")},
-		{"super.users", "User:ANONYMOUS;User:" + User + ";User:CN=varal-client"},
+		{"super.users", "User:ANONYMOUS;User:" + user + ";User:CN=varal-client"},
 	} {
 		fmt.Fprintf(&b, "%s=%s\n", kv[0], kv[1])
 	}
@@ -103,7 +103,7 @@ func (kafka) secure(b *strings.Builder, s *site) {
 	for _, listener := range []string{"sasl_plaintext", "sasl_tls"} {
 		p := "listener.name." + listener + "."
 		fmt.Fprintf(b, "%splain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_%s=%q user_%s=%q;\n",
-			p, User, Password, SecondUser, SecondPasswd)
+			p, user, password, secondUser, secondPassword)
 		for _, m := range []string{"scram-sha-256", "scram-sha-512"} {
 			fmt.Fprintf(b, "%s%s.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;\n", p, m)
 		}

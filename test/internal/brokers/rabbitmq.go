@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Ports of RabbitMQ. Not 35672 to 35682: rabbitmqctl itself listens there by default.
@@ -116,7 +117,7 @@ func epmdAnswers(addr string) bool {
 
 // talk sends a request and compares the beginning of the answer.
 func talk(addr string, send, want []byte) error {
-	c, err := net.DialTimeout("tcp", addr, time.Second)
+	c, err := dial(addr)
 	if err != nil {
 		return err
 	}
@@ -203,15 +204,15 @@ func rabbitAPI(ctx context.Context, s *site, path string) ([]byte, error) {
 	return body, err
 }
 
-func (rabbitmq) running(ctx context.Context, s *site, _ string) string {
-	body, err := rabbitAPI(ctx, s, "/api/overview")
-	var o struct {
-		Version string `json:"rabbitmq_version"`
-	}
-	if err != nil || json.Unmarshal(body, &o) != nil {
+// running logs in: the server states its version in the first frame.
+func (rabbitmq) running(_ context.Context, _ *site, url string) string {
+	c, err := amqp.DialConfig(url, amqp.Config{Dial: amqp.DefaultDial(3 * time.Second)})
+	if err != nil {
 		return ""
 	}
-	return o.Version
+	defer c.Close()
+	version, _ := c.Properties["version"].(string)
+	return version
 }
 
 func (r rabbitmq) vars(s *site, native bool) []Var {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -132,4 +133,13 @@ func (s *site) halt(ctx context.Context, v server, sig syscall.Signal) error {
 		}
 	}
 	return nil
+}
+
+// Ports gives the first port of each broker, before any port base.
+func Ports() map[string]string {
+	m := map[string]string{}
+	for _, v := range servers() {
+		m[v.spec().name] = strconv.Itoa(v.spec().ports[0])
+	}
+	return m
 }

@@ -44,7 +44,8 @@ type site struct {
 	dir   string // state of this set: data, logs, pid files
 	cache string // downloads, shared by all sets
 
-	mu    sync.Mutex
+	mu    sync.Mutex // progress lines
+	tlsMu sync.Mutex
 	begun time.Time
 }
 

@@ -31,6 +31,10 @@ func (s *site) tlsDir() string { return s.data("tls") }
 // ensureTLS makes the files where they are not there. The servers read them at their
 // start only, so files that exist are never replaced.
 func (s *site) ensureTLS() error {
+	// Two servers start at once: unlocked, each would make an authority, and one would
+	// show a certificate that the other's authority signed.
+	s.tlsMu.Lock()
+	defer s.tlsMu.Unlock()
 	dir := s.tlsDir()
 	if _, err := os.Stat(filepath.Join(dir, tlsStamp)); err == nil {
 		return nil
