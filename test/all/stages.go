@@ -72,7 +72,7 @@ func (s *session) imports() { s.test([]string{repoRules}, "", nil) }
 
 // brokers brings the servers up and says of each whether the tests have it.
 func (s *session) brokers() {
-	o := brokers.Options{Install: s.install, Progress: s.printer}
+	o := brokers.Options{PortBase: brokers.PortBase(), Install: s.install, Progress: s.printer}
 	release, err := brokers.Hold(o)
 	if err != nil {
 		s.fail("brokers", err.Error())

@@ -38,7 +38,7 @@ func command() *cobra.Command {
 	o := brokers.Options{Progress: os.Stderr}
 	root := &cobra.Command{Use: "brokers", Short: "Run the real servers that the tests talk to", SilenceUsage: true, SilenceErrors: true}
 	f := root.PersistentFlags()
-	f.IntVar(&o.PortBase, "port-base", 0, "add this to every port; such a set has data of its own")
+	f.IntVar(&o.PortBase, "port-base", brokers.PortBase(), "add this to every port; such a set has data of its own")
 	f.BoolVar(&o.Install, "install", false, "install what is missing (implied by CI=true)")
 	f.BoolVar(&o.Native, "native", false, "do not use a docker engine")
 	root.AddCommand(up(&o), down(&o), status(&o), restart(&o), env(&o))

@@ -79,8 +79,8 @@ func Up(ctx context.Context, o Options, names ...string) ([]Report, error) {
 	return reports, s.writeEnv(ctx)
 }
 
-// up installs one after the other (package managers lock each other out) and starts
-// all at once.
+// up installs one after the other, since package managers lock each other out; what is
+// installed starts meanwhile.
 func (s *site) up(ctx context.Context, chosen []server) []Report {
 	compose := s.compose(ctx)
 	reports := make([]Report, len(chosen))
@@ -132,7 +132,6 @@ func (s *site) running(ctx context.Context, v server, r Report, how string) Repo
 	if native {
 		p := sp.process(s)
 		r.PID, r.Log, r.Data = p.pid(), p.log, filepath.Dir(p.pidFile)
-		r.vars = append(r.vars, Var{"VARAL_TLS_DIR", s.tlsDir()})
 	}
 	if r.Version = sp.version; r.Version == "" || !native {
 		r.Version = sp.running(ctx, s, r.URL)

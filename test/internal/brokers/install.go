@@ -94,12 +94,19 @@ func pom(artifacts []string) string {
 
 // run executes a command to its end; the error holds the end of what it printed.
 func (s *site) run(ctx context.Context, name, dir string, argv ...string) error {
+	return s.runAs(ctx, name, dir, nil, argv...)
+}
+
+func (s *site) runAs(ctx context.Context, name, dir string, cred *credential, argv ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
 	cmd.WaitDelay = 5 * time.Second
+	if cred != nil {
+		detach(cmd, cred)
+	}
 	if err := cmd.Run(); err != nil {
 		text := strings.TrimSpace(out.String())
 		if n := len(text); n > 3000 {

@@ -194,6 +194,7 @@ func (k kafka) vars(s *site, native bool) []Var {
 		Var{"VARAL_KAFKA_MTLS_URL", url(kafkaMTLS)},
 		Var{"VARAL_KAFKA_SASL_TLS_URL", url(kafkaSASLTLS)},
 		Var{"VARAL_KAFKA_EXPIRED_URL", url(kafkaExpired)},
+		Var{"VARAL_TLS_DIR", s.tlsDir()},
 		Var{"VARAL_KAFKA_PIDFILE", k.process(s).pidFile})
 }
 

@@ -210,7 +210,7 @@ func (rabbitmq) running(_ context.Context, _ *site, url string) string {
 	if err != nil {
 		return ""
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	version, _ := c.Properties["version"].(string)
 	return version
 }
@@ -227,6 +227,7 @@ func (r rabbitmq) vars(s *site, native bool) []Var {
 	}
 	return append(v,
 		Var{"VARAL_RABBITMQ_TLS_URL", "amqps://guest:guest@" + s.addr(rabbitTLS) + "/"},
+		Var{"VARAL_TLS_DIR", s.tlsDir()},
 		Var{"VARAL_RABBITMQ_PIDFILE", r.process(s).pidFile})
 }
 

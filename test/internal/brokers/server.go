@@ -42,7 +42,7 @@ type spec struct {
 // Var is one environment variable for the tests.
 type Var struct{ Name, Value string }
 
-func servers() []server { return []server{kafka{}, rabbitmq{}} }
+func servers() []server { return []server{kafka{}, rabbitmq{}, redis{}, postgres{}, sqs{}} }
 
 // Known names every broker that this package can run.
 func Known() []string {

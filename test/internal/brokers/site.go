@@ -29,6 +29,12 @@ type Options struct {
 // InCI tells whether the run is CI's, where everything that is needed gets installed.
 func InCI() bool { return os.Getenv("CI") == "true" }
 
+// PortBase is the default of Options.PortBase: VARAL_BROKERS_PORT_BASE, or 0.
+func PortBase() int {
+	n, _ := strconv.Atoi(os.Getenv("VARAL_BROKERS_PORT_BASE"))
+	return n
+}
+
 // Ports stay below the range that outgoing connections are given (32768 on), or any
 // client could hold one of ours by chance.
 const (
@@ -84,8 +90,29 @@ func rootDir() (string, error) {
 
 func (s *site) port(p int) int          { return p + s.opts.PortBase }
 func (s *site) addr(p int) string       { return fmt.Sprintf("127.0.0.1:%d", s.port(p)) }
-func (s *site) data(name string) string { return filepath.Join(s.dir, name) }
+func (s *site) data(name string) string { return filepath.Join(s.home(name), name) }
 func (s *site) mayInstall() bool        { return s.opts.Install || InCI() }
+
+// home is the folder above the data of a server. A server that runs as another user
+// must be able to walk there, which it can't below a root's 0700 home.
+func (s *site) home(name string) string {
+	if name != "postgres" || os.Getuid() != 0 || traversable(s.dir) {
+		return s.dir
+	}
+	return filepath.Join(os.TempDir(), "varal-brokers"+strconv.Itoa(s.opts.PortBase))
+}
+
+// traversable tells whether everyone may walk through dir and its parents.
+func traversable(dir string) bool {
+	for ; ; dir = filepath.Dir(dir) {
+		if i, err := os.Stat(dir); err != nil || i.Mode()&0o001 == 0 {
+			return false
+		}
+		if dir == filepath.Dir(dir) {
+			return true
+		}
+	}
+}
 
 // say prints one progress line with the seconds since the start.
 func (s *site) say(name, format string, args ...any) {
