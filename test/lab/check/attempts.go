@@ -8,7 +8,7 @@ import "github.com/varal-go/varal/test/lab/history"
 // replay count from one again. At most Params.Attempts attempts fail, and no number
 // passes it but for attempts that did not fail.
 var Attempts = define("I10", "the attempts of a message grow and stay within their limit",
-	func(p Params) Stream { return &attempts{verdict: newVerdict(), p: p, t: newTracker()} })
+	func(p Params) Stream { return &attempts{verdict: newVerdict(), p: p, t: newTracker(p)} })
 
 type attempts struct {
 	verdict
@@ -28,7 +28,7 @@ func (a *attempts) Observe(e *history.Event) {
 	case history.OpEnd:
 		d := a.t.live[groupID(e)]
 		if d != nil && a.p.Attempts > 0 && e.Outcome == history.Fail && d.by == (incarnation{e.Proc, e.Gen}) &&
-			d.fails > a.p.Attempts && *a.t.pubs.at(e.ID)&pubMore == 0 && a.t.replay == 0 {
+			d.fails > a.p.Attempts+d.forgiven && *a.t.pubs.at(e.ID)&pubMore == 0 && a.t.replay == 0 {
 			a.accuse(e.ID, nil, "%s failed %d times, %d attempts are allowed", e.ID, d.fails, a.p.Attempts)
 		}
 	}
@@ -45,7 +45,7 @@ func (a *attempts) start(e *history.Event, r *restart) {
 	}
 	a.counts["restarts"]++
 	before := r.prev.attempt
-	failed := r.prev.outcome == history.Fail
+	failed := r.prev.outcome == history.Fail && !a.t.disturbed(&r.prev)
 	reset := a.p.ResetOnCrash && (r.cause == CauseCrash || a.t.holder(r.prev.by).killed)
 	switch {
 	case reset:

@@ -39,8 +39,14 @@ type incarnation struct {
 	gen  int
 }
 
-// delivery is the latest start of a message in a group.
+// delivery is the latest start of a message in a group. heir is who received it
+// since without starting it (the commit state told that it was done): it settles it
+// now, and what happens to the heir explains a repetition too.
 type delivery struct {
+	heir        incarnation
+	heirFrom    int64
+	struck      Cause // what hit an heir before the present one
+	struckAt    int64
 	by          incarnation
 	partition   string
 	from        int64 // of the start, less its error
@@ -57,6 +63,7 @@ type delivery struct {
 	starts      int
 	uncounted   int // restarts that do not count as an attempt, or may not
 	fails       int
+	forgiven    int // fails whose record a fault may have lost
 	lostAt      int64
 	explainable []*restart // restarts not explained yet, that a late "lost" of this holder explains
 }
@@ -83,6 +90,9 @@ const (
 const (
 	knownStarted uint8 = 1 << iota // started at least once in this group
 	knownDone
+	knownSpent // a unit: the other bits count attempts that failed as the last one
+
+	mostSpent = 255 &^ (knownSpent - 1)
 )
 
 // tracker follows deliveries and what explains their repetition. Settled messages
@@ -96,11 +106,13 @@ type tracker struct {
 	broker  int64
 	replay  int64
 	old     map[string]*delivery // by holder, group and ID: taken over without a cause yet
+	limit   int                  // Params.Attempts
 }
 
-func newTracker() *tracker {
+func newTracker(p Params) *tracker {
 	return &tracker{
-		live: map[string]*delivery{}, known: newIDs[uint8](), pubs: newIDs[uint8](),
+		limit: p.Attempts,
+		live:  map[string]*delivery{}, known: newIDs[uint8](), pubs: newIDs[uint8](),
 		holders: map[incarnation]*holder{}, old: map[string]*delivery{},
 	}
 }
@@ -137,6 +149,15 @@ func (t *tracker) observe(i int, e *history.Event) *restart {
 		}
 	case history.OpStart:
 		return t.start(i, e, by)
+	case history.OpRecv:
+		if d := t.live[groupID(e)]; d != nil && d.by != by && d.heir != by {
+			if d.heir != (incarnation{}) {
+				if c, at := t.struck(t.holder(d.heir), d.heirFrom, d.partition); c != "" {
+					d.struck, d.struckAt = c, at
+				}
+			}
+			d.heir, d.heirFrom = by, e.T-max(e.Eps, 0)
+		}
 	case history.OpEnd:
 		t.end(e, by)
 	case history.OpSettled:
@@ -194,7 +215,10 @@ func (t *tracker) start(i int, e *history.Event, by incarnation) *restart {
 	switch {
 	case prev != nil:
 		r = &restart{id: e.ID, prev: *prev, completed: prev.everDone, witness: []int{prev.index, i}}
-		d.starts, d.fails, d.everDone, d.uncounted = prev.starts+1, prev.fails, prev.everDone, prev.uncounted
+		d.starts, d.fails, d.everDone, d.uncounted, d.forgiven = prev.starts+1, prev.fails, prev.everDone, prev.uncounted, prev.forgiven
+		if prev.outcome == history.Fail && t.disturbed(prev) {
+			d.forgiven++
+		}
 		d.maxAttempt = max(prev.maxAttempt, e.Attempt)
 	case *known&knownStarted != 0:
 		r = &restart{id: e.ID, completed: *known&knownDone != 0, prev: delivery{settled: true, index: -1}}
@@ -256,20 +280,34 @@ func (t *tracker) unsettled(prev *delivery) (Cause, int64) {
 		return CauseSettle, prev.classAt
 	case prev.lostAt != 0:
 		return CauseLease, prev.lostAt
-	case h.killed:
+	}
+	if c, at := t.struck(h, prev.from, prev.partition); c != "" {
+		return c, at
+	}
+	if prev.heir != (incarnation{}) {
+		if c, at := t.struck(t.holder(prev.heir), prev.heirFrom, prev.partition); c != "" {
+			return c, at
+		}
+	}
+	return prev.struck, prev.struckAt
+}
+
+// struck tells which fault hit a holder while it held a message since from.
+func (t *tracker) struck(h *holder, from int64, partition string) (Cause, int64) {
+	if h.killed {
 		return CauseCrash, h.killedAt
 	}
 	for p, at := range h.lostAt {
-		if at >= prev.from && samePartition(p, prev.partition) {
+		if at >= from && samePartition(p, partition) {
 			return CauseLease, at
 		}
 	}
 	switch {
-	case h.frozen.touches(prev.from):
+	case h.frozen.touches(from):
 		return CauseLease, h.frozen.from
-	case h.net.touches(prev.from):
+	case h.net.touches(from):
 		return CauseNetwork, h.net.from
-	case t.all.net.touches(prev.from):
+	case t.all.net.touches(from):
 		return CauseNetwork, t.all.net.from
 	}
 	return "", 0
@@ -290,9 +328,21 @@ func (t *tracker) end(e *history.Event, by incarnation) {
 		*t.known.at(groupID(e)) |= knownDone
 	case history.Fail:
 		d.fails++
+		if k := t.known.at(groupID(e)); t.last(d) && *k < mostSpent {
+			*k += knownSpent
+		}
 	}
 	t.forget(groupID(e), d)
 }
+
+// last reports whether a failed attempt may have been the last: no limit is known,
+// it is reached, or the error was permanent.
+func (t *tracker) last(d *delivery) bool {
+	return d.permanent || t.limit <= 0 || d.starts >= t.limit || d.maxAttempt >= t.limit
+}
+
+// spent is how many attempts of a message in a group failed as its last one.
+func (t *tracker) spent(gid string) int { return int(*t.known.at(gid) / knownSpent) }
 
 func (t *tracker) settled(e *history.Event, by incarnation) {
 	gid := groupID(e)
@@ -300,7 +350,7 @@ func (t *tracker) settled(e *history.Event, by incarnation) {
 		t.explainLate(gid, by, e.T)
 	}
 	d := t.live[gid]
-	if d == nil || d.by != by || e.Outcome == history.Extend && e.Class != history.LeaseLost {
+	if d == nil || d.by != by && d.heir != by || e.Outcome == history.Extend && e.Class != history.LeaseLost {
 		return
 	}
 	switch {
@@ -346,4 +396,16 @@ func (t *tracker) explainLate(gid string, by incarnation, at int64) {
 		r.cause, r.at = CauseLease, at
 	}
 	delete(t.old, k)
+}
+
+// disturbed: a fault hit the holder before its settle, so what it had written last
+// (an attempt count, a dead-letter copy) may stand without the settle, or be lost.
+func (t *tracker) disturbed(d *delivery) bool {
+	if d == nil || d.settled {
+		return false
+	}
+	c := *d
+	c.outcome, c.gaveBack = "", false // the failed attempt itself is no fault
+	cause, _ := t.unsettled(&c)
+	return cause != ""
 }

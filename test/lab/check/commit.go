@@ -14,7 +14,7 @@ import (
 // commit that runs on, starts, or never becomes terminal accuses it.
 var V4 = define("V4", "a committed position is at most the lowest message that is not terminal",
 	func(Params) Stream {
-		return &commits{verdict: newVerdict(), parts: map[string]*part{}, at: map[string]spot{}}
+		return &commits{verdict: newVerdict(), parts: map[string]*part{}, at: map[string][]spot{}}
 	})
 
 type spot struct {
@@ -40,7 +40,7 @@ type part struct {
 type commits struct {
 	verdict
 	parts   map[string]*part
-	at      map[string]spot // group and ID → where it is
+	at      map[string][]spot // group and ID → where its copies are
 	drained bool
 }
 
@@ -54,8 +54,7 @@ func (c *commits) Observe(e *history.Event) {
 			c.active(e)
 		}
 	case history.OpEnd:
-		x := c.active(e)
-		if x != nil && e.Outcome == history.OK {
+		if c.active(e) && e.Outcome == history.OK {
 			c.over(e)
 		}
 	case history.OpDead, history.OpSkip:
@@ -68,7 +67,7 @@ func (c *commits) Observe(e *history.Event) {
 		c.drained = e.Outcome == history.OK
 	case history.OpCommit:
 		if p, err := strconv.ParseInt(e.Position, 10, 64); err == nil {
-			c.committed(e, p)
+			c.commit(e, p)
 		}
 	}
 }
@@ -93,29 +92,35 @@ func (c *commits) received(e *history.Event, offset int64) {
 	case x == nil && offset >= p.committed:
 		x = &entry{id: e.ID, index: c.i}
 		p.entries[offset] = x
-		c.at[groupID(e)] = spot{name, offset}
+		c.at[groupID(e)] = append(c.at[groupID(e)], spot{name, offset})
 	}
 	if x != nil {
 		x.by = incarnation{e.Proc, e.Gen}
 	}
 }
 
-func (c *commits) find(e *history.Event) *entry {
-	s, ok := c.at[groupID(e)]
-	if !ok {
-		return nil
+// find returns the copies an event is about: the one at its Position, or all.
+func (c *commits) find(e *history.Event) []spot {
+	all := c.at[groupID(e)]
+	offset, err := strconv.ParseInt(e.Position, 10, 64)
+	if err != nil {
+		return all
 	}
-	return c.parts[s.part].entries[s.offset]
+	return slices.DeleteFunc(slices.Clone(all), func(s spot) bool { return s.offset != offset })
 }
 
-// active is a sign of life of a message: it must not be below a commit.
-func (c *commits) active(e *history.Event) *entry {
-	x := c.find(e)
-	if x == nil || x.done || x.by != (incarnation{e.Proc, e.Gen}) {
-		return nil
+func (c *commits) entry(s spot) *entry { return c.parts[s.part].entries[s.offset] }
+
+// active is a sign of life of a message: it must not be below a commit. It reports
+// whether the sign comes from who holds it.
+func (c *commits) active(e *history.Event) (holds bool) {
+	for _, s := range c.find(e) {
+		if x := c.entry(s); !x.done && x.by == (incarnation{e.Proc, e.Gen}) {
+			c.judge(x, e)
+			holds = true
+		}
 	}
-	c.judge(x, e)
-	return x
+	return holds
 }
 
 func (c *commits) judge(x *entry, e *history.Event) {
@@ -126,32 +131,33 @@ func (c *commits) judge(x *entry, e *history.Event) {
 	x.passed = nil
 }
 
-// over makes a message terminal; passed entries are forgotten.
+// over makes a message terminal; what a commit has passed is forgotten.
 func (c *commits) over(e *history.Event) {
-	x := c.find(e)
-	if x == nil {
-		return
-	}
-	x.done = true
-	if x.passed != nil {
-		c.forget(groupID(e))
+	for _, s := range c.find(e) {
+		x := c.entry(s)
+		x.done = true
+		if x.passed != nil {
+			c.forget(groupID(e), s)
+		}
 	}
 }
 
-func (c *commits) forget(gid string) {
-	s := c.at[gid]
+func (c *commits) forget(gid string, s spot) {
 	delete(c.parts[s.part].entries, s.offset)
-	delete(c.at, gid)
+	rest := slices.DeleteFunc(c.at[gid], func(x spot) bool { return x == s })
+	if c.at[gid] = rest; len(rest) == 0 {
+		delete(c.at, gid)
+	}
 }
 
-func (c *commits) committed(e *history.Event, position int64) {
+func (c *commits) commit(e *history.Event, position int64) {
 	c.n++
-	_, p := c.part(e)
+	name, p := c.part(e)
 	for offset, x := range p.entries {
 		switch {
 		case offset >= position || x.passed != nil:
 		case x.done:
-			c.forget(e.Group + "\x00" + x.id)
+			c.forget(e.Group+"\x00"+x.id, spot{name, offset})
 		default:
 			ev := *e
 			x.passed, x.passI = &ev, c.i

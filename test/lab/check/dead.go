@@ -9,7 +9,7 @@ import (
 )
 
 // DeadLetter is I10's second half. A further copy is explained by another start of
-// the message with a cause, by a publish to the dead-letter destination that ended
+// the message that failed as the last attempt does, by a publish to the dead-letter destination that ended
 // unknown (a pubd of the ID with that Dest), or by a fault that hit the last holder
 // between the copy and its settle.
 var DeadLetter = define("I10.dead", "a message is dead-lettered once, and only after its last attempt failed",
@@ -28,7 +28,6 @@ type grave struct {
 	dests   map[string]bool
 	copies  int
 	caused  int // further copies with a cause
-	again   int // restarts with a cause since the first copy
 	witness []int
 	early   string
 }
@@ -42,12 +41,12 @@ type dead struct {
 }
 
 func newDead(p Params) *dead {
-	return &dead{verdict: newVerdict(), p: p, t: newTracker(), graves: map[string]*grave{}, unknown: map[string]map[string]bool{}}
+	return &dead{verdict: newVerdict(), p: p, t: newTracker(p), graves: map[string]*grave{}, unknown: map[string]map[string]bool{}}
 }
 
 func (d *dead) Observe(e *history.Event) {
 	d.tick()
-	r := d.t.observe(d.i, e)
+	d.t.observe(d.i, e)
 	switch e.Op {
 	case history.OpPubd:
 		if e.Outcome == history.Unknown && e.Dest != "" {
@@ -55,10 +54,6 @@ func (d *dead) Observe(e *history.Event) {
 				d.unknown[e.ID] = map[string]bool{}
 			}
 			d.unknown[e.ID][e.Dest] = true
-		}
-	case history.OpStart:
-		if g := d.graves[groupID(e)]; g != nil && r != nil && r.cause != "" {
-			g.again++
 		}
 	case history.OpDead:
 		d.dead(e)
@@ -73,8 +68,7 @@ func (d *dead) dead(e *history.Event) {
 		g = &grave{id: e.ID, dests: map[string]bool{}}
 		d.graves[gid] = g
 		g.early = d.tooEarly(gid)
-	} else if g.again > 0 || d.disturbed(gid) || *d.t.pubs.at(e.ID)&pubMore != 0 {
-		g.again = max(g.again-1, 0)
+	} else if d.t.disturbed(d.t.live[gid]) || *d.t.pubs.at(e.ID)&pubMore != 0 {
 		g.caused++
 	}
 	g.dests[e.Dest] = true
@@ -88,6 +82,8 @@ func (d *dead) dead(e *history.Event) {
 func (d *dead) tooEarly(gid string) string {
 	x := d.t.live[gid]
 	switch {
+	case d.t.spent(gid) > 0:
+		return "" // it was due once; what came of it later may be read before its copy
 	case x == nil && *d.t.known.at(gid)&knownDone != 0:
 		return "after it was done and settled"
 	case x == nil:
@@ -104,23 +100,10 @@ func (d *dead) tooEarly(gid string) string {
 	return ""
 }
 
-// disturbed: a fault hit the last holder before its settle, so the copy may have
-// been written and the settle not.
-func (d *dead) disturbed(gid string) bool {
-	x := d.t.live[gid]
-	if x == nil || x.settled {
-		return false
-	}
-	c := *x
-	c.outcome, c.gaveBack = "", false // the failed attempt itself is no fault
-	cause, _ := d.t.unsettled(&c)
-	return cause != ""
-}
-
 func (d *dead) Result() Result {
 	for _, gid := range slices.Sorted(maps.Keys(d.graves)) {
 		g := d.graves[gid]
-		allowed := 1 + g.caused
+		allowed := max(d.t.spent(gid), 1) + g.caused
 		for dest := range g.dests {
 			if d.unknown[g.id][dest] {
 				allowed = g.copies

@@ -9,16 +9,16 @@ import (
 // Duplicates is I4. Counts tells restarts per cause, and under "started 1×" … how
 // many messages were started how often. A retry is no duplicate; it is counted.
 var Duplicates = define("I4", "each further start of a message has a recorded cause",
-	func(Params) Stream {
-		return &duplicates{verdict: newVerdict(), t: newTracker(), starts: newIDs[uint8]()}
+	func(p Params) Stream {
+		return &duplicates{verdict: newVerdict(), t: newTracker(p), starts: newIDs[uint8]()}
 	})
 
 // V5 is the bound on duplicates: what was completed is repeated only by a fault,
 // and after a kill only what its victim held unsettled. A graceful leave or
 // rebalance repeats nothing.
 var V5 = define("V5", "nothing completed is repeated by a graceful leave; after a kill at most what the victim had not settled",
-	func(Params) Stream {
-		return &duplicates{verdict: newVerdict(), t: newTracker(), starts: newIDs[uint8](), bound: true}
+	func(p Params) Stream {
+		return &duplicates{verdict: newVerdict(), t: newTracker(p), starts: newIDs[uint8](), bound: true}
 	})
 
 type duplicates struct {

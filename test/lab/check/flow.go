@@ -19,9 +19,9 @@ var InFlight = define("I9", "what is received and not settled never exceeds the 
 // load of one process and group.
 type load struct {
 	by      incarnation
-	held    map[string]string // ID → partition, from recv
-	running map[string]int    // ID → handlers
-	n       int               // handlers running
+	held    map[string]history.Event // by copy, from recv
+	running map[string]int           // ID → handlers
+	n       int                      // handlers running
 	peak    int
 }
 
@@ -56,7 +56,7 @@ func (f *inFlight) load(e *history.Event) *load {
 	k := oldKey(incarnation{e.Proc, e.Gen}, e.Group)
 	l := f.of[k]
 	if l == nil {
-		l = &load{by: incarnation{e.Proc, e.Gen}, held: map[string]string{}, running: map[string]int{}}
+		l = &load{by: incarnation{e.Proc, e.Gen}, held: map[string]history.Event{}, running: map[string]int{}}
 		f.of[strings.Clone(k)] = l
 	}
 	return l
@@ -66,7 +66,7 @@ func (f *inFlight) count(e *history.Event) {
 	switch e.Op {
 	case history.OpRecv:
 		l := f.load(e)
-		l.held[e.ID] = e.Partition
+		l.held[copyKey(e)] = history.Event{ID: e.ID, Partition: e.Partition}
 		f.judge(l, len(l.held), e)
 	case history.OpStart:
 		l := f.load(e)
@@ -82,13 +82,13 @@ func (f *inFlight) count(e *history.Event) {
 		}
 	case history.OpSettled:
 		if e.Outcome != history.Extend && (e.Class == "" || e.Class == history.LeaseLost) {
-			delete(f.load(e).held, e.ID)
+			delete(f.load(e).held, copyKey(e))
 		}
 	case history.OpRevoke, history.OpLost:
 		l := f.load(e)
-		for id, part := range l.held {
-			if e.ID == id || e.ID == "" && samePartition(part, e.Partition) {
-				delete(l.held, id)
+		for k, m := range l.held {
+			if e.ID == m.ID || e.ID == "" && samePartition(m.Partition, e.Partition) {
+				delete(l.held, k)
 			}
 		}
 	}
@@ -115,7 +115,7 @@ var Deadline = define("I12", "every call returns by its deadline and 500 ms",
 			p.Grace = 500 * time.Millisecond
 		}
 		return &deadline{
-			verdict: newVerdict(), p: p, open: map[string]call{}, tick10: map[incarnation]int64{}, t: newTracker(),
+			verdict: newVerdict(), p: p, open: map[string]call{}, tick10: map[incarnation]int64{}, t: newTracker(p),
 		}
 	})
 

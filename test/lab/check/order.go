@@ -13,13 +13,13 @@ import (
 // a history in which a lower N is sent again after a higher one was started is
 // judged by what was known at that start.
 var Order = define("I7", "the messages of a key start in the order in which they were published",
-	func(Params) Stream { return newOrder(true) })
+	func(p Params) Stream { return newOrder(p, true) })
 
 // V2 is strict order under retries: n+1 starts only after n is terminal. A message
 // whose last attempt failed and that never starts again was terminal then. A
 // rewind needs a cause, and after a change of owner it runs upwards.
 var V2 = define("V2", "n+1 starts only after n is terminal; a rewind needs a change of owner and then runs in sequence",
-	func(Params) Stream { return newOrder(false) })
+	func(p Params) Stream { return newOrder(p, false) })
 
 // State of a publish, per key and N.
 const (
@@ -94,9 +94,9 @@ type order struct {
 // widest gap of N that is looked into; a larger one is not a sequence.
 const widest = 1 << 16
 
-func newOrder(firsts bool) Stream {
+func newOrder(p Params, firsts bool) Stream {
 	return &order{
-		verdict: newVerdict(), firsts: firsts, t: newTracker(), keys: newNames(), pubs: newTable[uint8](),
+		verdict: newVerdict(), firsts: firsts, t: newTracker(p), keys: newNames(), pubs: newTable[uint8](),
 		placeOf: newIDs[place](), lanes: map[string]*lane{}, states: newTable[uint8](),
 	}
 }
@@ -187,6 +187,10 @@ func (o *order) start(e *history.Event, r *restart) {
 	st := o.states.at(l.own, n)
 	w := l.find(n)
 	switch {
+	case w != nil && !w.first && r != nil && r.prev.outcome == history.Fail && o.t.last(&r.prev) && o.t.disturbed(&r.prev):
+		// Its last attempt had failed: it was dead-lettered, which is terminal. A
+		// fault then lost the settle, so it comes again: a rewind, not a retry.
+		o.counts["rewinds"]++
 	case w != nil:
 		o.judgePassed(l, w, e, w.first)
 		w.first = false

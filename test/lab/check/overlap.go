@@ -11,8 +11,8 @@ import (
 // the other started, is counted ("after loss") and not judged: it is possible and
 // fenceable (ordering.md §4.8).
 var V1 = define("V1", "at most one handler of a key runs at a time, over all processes of a group",
-	func(Params) Stream {
-		return &overlap{verdict: newVerdict(), open: map[string][]*run{}, where: map[string]string{}, holders: newTracker()}
+	func(p Params) Stream {
+		return &overlap{verdict: newVerdict(), open: map[string][]*run{}, where: map[string]string{}, holders: newTracker(p)}
 	})
 
 // run is one handler at work.

@@ -49,6 +49,7 @@ const (
 type life struct {
 	bits   uint16
 	groups uint16 // groups that are done with it, for topics
+	by     uint16 // incarnation of the latest start
 	place  uint32 // fingerprint of key and number as published
 	came   uint32 // fingerprint as delivered, when it came first
 }
@@ -62,12 +63,13 @@ type fate struct {
 	drained string // outcome of the last drained event, "" = none
 	ready   map[string]int
 	publish int // pubd events
+	procs   *names
 	judge   func(*fate) Result
 }
 
 func newFate(p Params, judge func(*fate) Result) Stream {
 	return &fate{
-		verdict: newVerdict(), p: p, lives: newIDs[life](), digest: newDigester(),
+		verdict: newVerdict(), p: p, lives: newIDs[life](), digest: newDigester(), procs: newNames(),
 		ready: map[string]int{}, judge: judge,
 	}
 }
@@ -129,8 +131,8 @@ func (f *fate) delivered(e *history.Event) {
 	switch {
 	case e.Op == history.OpRecv && e.Outcome == history.Corrupt:
 		l.bits |= wasCorrupt
-	case e.Op == history.OpStart && f.over(l, e.Group):
-		l.bits |= wasRedone
+	case e.Op == history.OpStart:
+		f.started(l, e)
 	case e.Op == history.OpDead:
 		l.bits |= wasDead
 		f.finish(l, e.Group)
@@ -141,6 +143,17 @@ func (f *fate) delivered(e *history.Event) {
 		l.bits |= wasDone
 		f.finish(l, e.Group)
 	}
+}
+
+// started notes whether two different ends of the message have a cause: it was over
+// already, or it moved to another process. The first owner may have dead-lettered
+// it just before it died, and the reader of dead letters come later.
+func (f *fate) started(l *life, e *history.Event) {
+	by := uint16(f.procs.number(oldKey(incarnation{e.Proc, e.Gen}, e.Group))) + 1 //nolint:gosec // wraps: a missed accusation
+	if f.over(l, e.Group) || l.by != 0 && l.by != by {
+		l.bits |= wasRedone
+	}
+	l.by = by
 }
 
 // finish notes that group is through with the message.

@@ -9,9 +9,15 @@ import "github.com/varal-go/varal/test/lab/history"
 // accepted settle by a process is stale when it had reported the loss of that
 // message or partition, or when another process had started the same copy since.
 var SettleOnce = define("I6", "a delivery is settled once, and only by the process that holds it",
-	func(Params) Stream {
-		return &settles{verdict: newVerdict(), t: newTracker(), held: map[string]*held{}, last: map[string]history.Event{}}
+	func(p Params) Stream {
+		return &settles{verdict: newVerdict(), t: newTracker(p), held: map[string]*held{}, last: map[string]history.Event{}, open: map[string]int{}}
 	})
+
+// copyKey tells two copies of one message in one process apart, where the worker
+// says where they are.
+func copyKey(e *history.Event) string {
+	return runKey(e) + "\x00" + e.Partition + "\x00" + e.Position
+}
 
 // held is one delivery in the hands of one process.
 type held struct {
@@ -27,7 +33,12 @@ type settles struct {
 	t    *tracker
 	held map[string]*held         // by process, group and ID
 	last map[string]history.Event // by group and ID: the latest start anywhere, until settled
+	open map[string]int           // by group and ID: deliveries not settled, over all processes
+	old  []string                 // settled deliveries, oldest first
 }
+
+// remembered is how many settled deliveries are kept to catch a second settle.
+const remembered = 1 << 16
 
 func (s *settles) Observe(e *history.Event) {
 	s.tick()
@@ -46,7 +57,7 @@ func (s *settles) Observe(e *history.Event) {
 		if e.Outcome == history.FaultKill {
 			for k, h := range s.held {
 				if h.since.Proc == e.Dest && h.since.Gen == e.N {
-					delete(s.held, k)
+					s.drop(k, h)
 				}
 			}
 		}
@@ -54,12 +65,15 @@ func (s *settles) Observe(e *history.Event) {
 }
 
 func (s *settles) arrived(e *history.Event) {
-	k := runKey(e)
+	k := copyKey(e)
 	h := s.held[k]
 	// A start after its own recv, and a retry in place of what was not settled, are
 	// the same delivery.
 	same := h != nil && h.settled == 0 && !h.lost && e.Op == history.OpStart
 	if !same {
+		if h == nil || h.settled != 0 {
+			s.open[groupID(e)]++
+		}
 		h = &held{index: s.i, since: *e, partition: e.Partition}
 		s.held[k] = h
 	}
@@ -85,7 +99,7 @@ func (s *settles) lost(e *history.Event) {
 }
 
 func (s *settles) settled(e *history.Event) {
-	h := s.held[runKey(e)]
+	h := s.held[copyKey(e)]
 	if h == nil {
 		return
 	}
@@ -102,10 +116,38 @@ func (s *settles) settled(e *history.Event) {
 	}
 	if h.settled == 0 {
 		h.settled = s.i
+		s.remember(copyKey(e))
+		s.release(groupID(e))
 	}
-	if !other {
-		delete(s.last, groupID(e))
+}
+
+// release counts a delivery as over. The latest start is remembered as long as any
+// process still has the message in hand: its settle would be stale.
+func (s *settles) release(gid string) {
+	if s.open[gid]--; s.open[gid] <= 0 {
+		delete(s.open, gid)
+		delete(s.last, gid)
 	}
+}
+
+// drop forgets a delivery with its process.
+func (s *settles) drop(k string, h *held) {
+	delete(s.held, k)
+	if h.settled == 0 {
+		s.release(groupID(&h.since))
+	}
+}
+
+// remember bounds the memory: a second settle comes soon after the first, or its
+// process has held so many messages since that it is not worth their memory.
+func (s *settles) remember(k string) {
+	if s.old = append(s.old, k); len(s.old) <= remembered {
+		return
+	}
+	if h := s.held[s.old[0]]; h != nil && h.settled != 0 {
+		delete(s.held, s.old[0])
+	}
+	s.old = s.old[1:]
 }
 
 func (s *settles) Result() Result { return s.result("settles", "an accepted settle") }
