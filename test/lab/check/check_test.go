@@ -70,7 +70,9 @@ var caught = []struct {
 	{bug: plant.OtherKey, must: []string{"I2"}, may: []string{"I7", "V2"}}, // under its own key it is missing
 	{bug: plant.Swapped, must: []string{"I7", "V2"}, may: []string{"V6"}, calm: true},
 	{bug: plant.Overtaken, must: []string{"V2"}, calm: true},
-	{bug: plant.Overlapped, must: []string{"V1", "V2"}, may: []string{"I6"}, calm: true}, // two owners, one settles
+	{bug: plant.Overlapped, must: []string{"V1", "V2"}, may: []string{"I6"}, calm: true},                           // two owners, one settles
+	{bug: plant.Stolen, must: []string{"I4", "V1"}, may: []string{"I10.dead", "I6", "V2", "V3", "V5"}, calm: true}, // done there, retried here
+	{bug: plant.RewindScrambled, must: []string{"V2"}},
 	{bug: plant.Repeated, must: []string{"I4", "V5"}, calm: true},
 	{bug: plant.RevokeNoCommit, must: []string{"V5"}},
 	{bug: plant.DoubleSettle, must: []string{"I6"}},
@@ -101,8 +103,8 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 			for seed := uint64(1000); played < 20; seed++ {
 				m := plant.Make(plant.Options{Seed: seed, Bug: c.bug, Calm: c.calm})
 				if m.Planted == 0 { // this walk gave the bug no occasion
-					if seed > 1040 {
-						t.Fatalf("only %d of 40 seeds gave the bug an occasion", played)
+					if seed > 1100 {
+						t.Fatalf("only %d of 100 seeds gave the bug an occasion", played)
 					}
 					continue
 				}

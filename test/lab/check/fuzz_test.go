@@ -33,8 +33,9 @@ func TestShuffledLinesChangeNothing(t *testing.T) {
 func FuzzChecks(f *testing.F) {
 	for seed := range uint64(3) {
 		m := plant.Make(plant.Options{Seed: seed, Messages: 8})
+		events := slices.DeleteFunc(m.History.Events, func(e history.Event) bool { return e.Op == history.OpTick })
 		var b bytes.Buffer
-		if err := history.Write(&b, m.History.Events); err != nil {
+		if err := history.Write(&b, events[:min(len(events), 60)]); err != nil { // short inputs fuzz well
 			f.Fatal(err)
 		}
 		f.Add(b.Bytes())

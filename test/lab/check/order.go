@@ -254,7 +254,7 @@ func (o *order) rewound(l *lane, n int64, e *history.Event, r *restart) {
 	case r.cause == "":
 		o.rewinds = append(o.rewinds, rewind{r, w})
 	case n < l.cur.n && l.cur.by == (incarnation{e.Proc, e.Gen}) && r.at < l.curT && r.prev.by != l.cur.by &&
-		(r.cause == CauseCrash || r.cause == CauseRevoke):
+		(r.cause == CauseCrash || r.cause == CauseLease || r.cause == CauseNetwork || r.cause == CauseRevoke):
 		// The owner changed, the new one has already started a later message, and
 		// now goes back behind it: it did not run in sequence.
 		o.accuse(e.ID, w, "%s started after %s of the same key, out of sequence after a change of owner", e.ID, l.cur.id)

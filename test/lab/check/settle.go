@@ -38,7 +38,7 @@ type settles struct {
 }
 
 // remembered is how many settled deliveries are kept to catch a second settle.
-const remembered = 1 << 16
+const remembered = 1 << 13
 
 func (s *settles) Observe(e *history.Event) {
 	s.tick()

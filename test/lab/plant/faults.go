@@ -91,6 +91,9 @@ func (t *toy) kill(i int) {
 
 // takeOver gives a partition to another worker, who begins at what is committed.
 func (t *toy) takeOver(p *partition, from int) {
+	if t.o.Bug == RewindScrambled {
+		defer t.scramble(p, from, p.log[p.committed:p.cursor], doneOf(p.log[p.committed:p.cursor]))
+	}
 	for _, m := range p.log[p.committed:p.cursor] {
 		switch {
 		case t.o.Bug == EarlyAck && m.settled:
@@ -114,6 +117,32 @@ func (t *toy) takeOver(p *partition, from int) {
 		to = from
 	}
 	t.assign(p, to)
+}
+
+func doneOf(log []*message) []bool {
+	out := make([]bool, len(log))
+	for i, m := range log {
+		out[i] = m.done && !m.dead && !m.copies
+	}
+	return out
+}
+
+// scramble lets the new owner repeat two completed messages of a key, the later
+// one first.
+func (t *toy) scramble(p *partition, from int, log []*message, done []bool) {
+	if p.owner == from {
+		return
+	}
+	for j, later := range log {
+		for i, earlier := range log[:j] {
+			if done[i] && done[j] && earlier.key == later.key {
+				t.again(t.workers[p.owner], later, p)
+				t.again(t.workers[p.owner], earlier, p)
+				later.done, earlier.done = true, true
+				return
+			}
+		}
+	}
 }
 
 // rebalance moves a partition in good order: nothing runs, the last commit is done.

@@ -45,6 +45,7 @@ const (
 	CommitGap       Bug = "commit gap"        // commits past a running message
 	Leak            Bug = "leak"              // goroutines grow
 	SlowCall        Bug = "slow call"         // a call ignores its deadline
+	Stolen          Bug = "stolen"            // a running message is given to another process
 	RewindScrambled Bug = "rewind scrambled"  // after a kill the new owner goes back behind what it started
 	LinesMissing    Bug = "lines missing"     // the lab: each 100th start line is not there
 	TailMissing     Bug = "tail missing"      // the lab: the end of a log is not there

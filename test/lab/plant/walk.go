@@ -158,6 +158,10 @@ func (t *toy) work(p *partition) {
 	head := lane[0]
 	if !head.running {
 		t.start(w, head)
+		if t.bug(Stolen, 0.05) && !head.m.copies && !head.m.poison && !head.m.spoilt {
+			head.m.spoilt = true
+			t.again(t.workers[(p.owner+1)%3], head.m, p)
+		}
 		if t.bug(Overlapped, 0.1) && len(lane) > 1 && !lane[1].m.spoilt {
 			t.beside(head, lane[1], (p.owner+1)%3)
 		}
@@ -191,6 +195,24 @@ func (t *toy) beside(head, next *task, at int) {
 	lane := next.part.lanes[next.m.key]
 	next.part.lanes[next.m.key] = slices.DeleteFunc(lane, func(x *task) bool { return x == next })
 	_ = head
+}
+
+// again starts and completes a message at w, whatever else is going on.
+func (t *toy) again(w *worker, m *message, p *partition) {
+	if w.frozen {
+		return
+	}
+	t.planted++
+	t.now += 100_000
+	e := about(history.OpStart, m, p)
+	m.attempts++
+	e.Attempt = m.attempts
+	t.emit(w, e)
+	t.now += 100_000
+	e = about(history.OpEnd, m, p)
+	e.Outcome = history.OK
+	t.emit(w, e)
+	t.now += 100_000
 }
 
 func (t *toy) start(w *worker, x *task) {
