@@ -162,7 +162,6 @@ func TestRebalance(t *testing.T) {
 		if len(all.handled) != n || twice > 0 || all.back > 0 {
 			t.Errorf("handled %d of %d, %d twice, %d out of order", len(all.handled), n, twice, all.back)
 		}
-		fences := make(map[string]uint64)
 		for _, k := range []*desk{first, second, third} {
 			for i, a := range k.history {
 				if a.Fence == 0 || a.Epoch == 0 || i > 0 && a.Epoch <= k.history[i-1].Epoch {
@@ -173,7 +172,6 @@ func TestRebalance(t *testing.T) {
 				t.Errorf("%d partitions were lost instead of revoked", k.lost)
 			}
 		}
-		_ = fences
 	})
 }
 
@@ -433,6 +431,92 @@ func TestReceiveDuringRevoke(t *testing.T) {
 			if a.Committed.Offset != a.High.Offset {
 				t.Errorf("the new owner starts at %d of %d: the settle during Revoke did not count", a.Committed.Offset, a.High.Offset)
 			}
+		}
+	})
+}
+
+// A topic that is deleted under its consumer is told, not waited for in silence.
+func TestTopicDeleted(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		d := b.open(t)
+		to := topic(t, d, driver.Topic, 2)
+		k := consume(t, d, to, to.Name)
+		k.owns(t, 2)
+		publish(t, d, to, messages(4, 4))
+		k.collect(t, 4)
+		if _, err := d.Admin().Apply(t.Context(), []driver.Resource{{Destination: to}}, driver.Delete); err != nil {
+			t.Fatal(err)
+		}
+		wantClass(t, publishError(t, d, to), driver.NotFound)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		defer cancel()
+		for {
+			_, err := k.Receive(ctx, driver.Demand{Records: 1, Bytes: 1})
+			if c := driver.ClassOf(err); c == driver.NotFound {
+				return
+			} else if err == nil || c != driver.Transient {
+				t.Fatalf("Receive of a deleted topic: %v", err)
+			}
+		}
+	})
+}
+
+func publishError(t *testing.T, d driver.Driver, to driver.Destination) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return driver.ResultAt(d.Publish(ctx, to, messages(1, 1)), 0)
+}
+
+// Settle in a black hole ends by its ctx, undecided.
+func TestSettleInBlackHole(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		var w wire
+		d := b.open(t, func(c *kafka.Config) { c.Dial = w.dial })
+		to := topic(t, b.open(t), driver.Queue, 1)
+		k := consume(t, d, to, "")
+		publish(t, d, to, messages(1, 1))
+		got := k.collect(t, 1)
+		w.hole.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		err := k.Settle(ctx, []driver.Settlement{{Receipt: got[0].Receipt, Disposition: driver.Ack}})
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("Settle took %v of a ctx of 500ms", took)
+		}
+		wantClass(t, driver.ResultAt(err, 0), driver.Ambiguous)
+		w.hole.Store(false)
+		w.cut()
+		k.ack(t, got, nil)
+	})
+}
+
+// Publishers share one client; nobody's result is another's.
+func TestConcurrentPublishers(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		d := b.open(t)
+		to := topic(t, d, driver.Queue, 3)
+		const publishers, each = 20, 50
+		var wg sync.WaitGroup
+		for p := range publishers {
+			wg.Go(func() {
+				for i := range each {
+					batch := []*driver.Message{{ID: fmt.Sprint(p, "-", i), Body: []byte("x"), Time: time.Now()}, {ID: "big", Body: make([]byte, 1<<20+1)}}
+					err := d.Publish(t.Context(), to, batch)
+					if driver.ResultAt(err, 0) != nil || driver.ClassOf(driver.ResultAt(err, 1)) != driver.TooLarge {
+						t.Errorf("publisher %d: %v", p, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		seen := make(map[string]bool)
+		for _, m := range consume(t, d, to, "").collect(t, publishers*each) {
+			seen[m.ID] = true
+		}
+		if len(seen) != publishers*each {
+			t.Errorf("%d different messages", len(seen))
 		}
 	})
 }
