@@ -50,6 +50,8 @@ type Consumer struct {
 	budget     budget.Budget
 	parts      map[string]*assignment
 	flights    flightList
+	free       *flight // flights to use again
+	frees      int
 	waiting    waitHeap
 	settling   []settleEntry
 	dirty      []*assignment

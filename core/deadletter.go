@@ -39,9 +39,8 @@ func (s *Consumer) deadLettered(f *flight, err error) {
 		s.finishLocked(f, driver.Settlement{})
 	case err == nil:
 		s.counts.DeadLettered++
-		cause := f.cause
-		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: cause})
-		s.later(func() { s.signalled(SignalDeadLettered, f.rec.Receipt.Partition, f.rec.ID, 1, cause) })
+		s.later(func() { s.signalled(SignalDeadLettered, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.cause})
 	default:
 		cause := f.cause
 		s.later(func() { s.signalled(SignalDeadLetterFailed, f.rec.Receipt.Partition, f.rec.ID, f.tries+1, err) })

@@ -66,8 +66,7 @@ type flight struct {
 
 	prev, next *flight // list of all flights
 
-	run      *attempt // the attempt that runs now
-	attempt1 attempt  // storage of the first attempt, so that it costs no allocation
+	run *attempt // the attempt that runs now
 }
 
 // attempt is one run of a handler.

@@ -140,17 +140,17 @@ func (s *Consumer) receiveFailed(ctx context.Context, err error, failures int) b
 // admitted just after it would run here while the new owner runs it too.
 func (s *Consumer) admit(got []driver.Received, asked time.Time) {
 	now := time.Now()
-	slab := make([]flight, len(got))
 	s.mu.Lock()
 	stale, limited := 0, 0
 	for i := range got {
-		f := &slab[i]
-		f.rec = got[i]
-		a := s.parts[f.rec.Receipt.Partition]
-		if a == nil || a.drain || a.Epoch != f.rec.Receipt.Epoch {
+		r := &got[i].Receipt
+		a := s.parts[r.Partition]
+		if a == nil || a.drain || a.Epoch != r.Epoch {
 			stale++
 			continue
 		}
+		f := s.newFlight()
+		f.rec = got[i]
 		if s.admitOne(f, a, asked, now) {
 			limited++
 		}

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
@@ -55,6 +56,7 @@ func (s *Consumer) settler() {
 	t := time.NewTimer(linger)
 	defer t.Stop()
 	var spare, left []settleEntry
+	var wire []driver.Settlement
 	for failures := 0; ; {
 		wait := linger
 		if len(left) > 0 {
@@ -75,14 +77,14 @@ func (s *Consumer) settler() {
 		case <-s.settleEnd:
 			return
 		}
-		left, spare = s.settleRound(left, spare)
+		left, spare = s.settleRound(left, spare, &wire)
 	}
 }
 
 // settleRound settles what is there: first what an earlier round left, since the
 // entries of one partition take effect in order. It returns what has to be sent again
 // and a buffer to use again.
-func (s *Consumer) settleRound(left, spare []settleEntry) (again, buf []settleEntry) {
+func (s *Consumer) settleRound(left, spare []settleEntry, wire *[]driver.Settlement) (again, buf []settleEntry) {
 	s.mu.Lock()
 	round := append(left, s.settling...) //nolint:gocritic // left is given up by the caller
 	clear(s.settling)
@@ -94,7 +96,7 @@ func (s *Consumer) settleRound(left, spare []settleEntry) (again, buf []settleEn
 	s.mu.Unlock()
 
 	if len(round) > 0 {
-		again = s.sendSettle(round, spare)
+		again = s.sendSettle(round, spare, wire)
 	}
 	for _, ch := range flushers {
 		close(ch)
@@ -140,8 +142,9 @@ func (s *Consumer) living(round []settleEntry) []settleEntry {
 }
 
 // sendSettle makes one Settle call and draws the conclusions, entry by entry.
-func (s *Consumer) sendSettle(round, again []settleEntry) []settleEntry {
-	batch := make([]driver.Settlement, len(round))
+func (s *Consumer) sendSettle(round, again []settleEntry, wire *[]driver.Settlement) []settleEntry {
+	batch := slices.Grow((*wire)[:0], len(round))[:len(round)]
+	*wire = batch
 	start := time.Now()
 	for i := range round {
 		round[i].sent = start
@@ -150,6 +153,7 @@ func (s *Consumer) sendSettle(round, again []settleEntry) []settleEntry {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	err := s.src.Settle(ctx, batch)
 	cancel()
+	defer clear(batch) // what it points to is not ours to keep
 	again = again[:0]
 	failed, lost := 0, 0
 	s.mu.Lock()
@@ -204,6 +208,7 @@ func (s *Consumer) settledLocked(e *settleEntry, err error) {
 		}
 		f.state = stateGone
 		s.release(f)
+		s.recycle(f)
 	}
 }
 

@@ -86,21 +86,21 @@ func (s *Consumer) wakeWorker() {
 // step does the next phase of a flight. It is called with mu held and returns with
 // mu held.
 func (s *Consumer) step(f *flight, a *arena) {
-	switch f.phase {
-	case phaseHandle:
+	if f.phase == phaseHandle {
 		s.handle(f, a)
+		return
+	}
+	s.mu.Unlock()
+	switch f.phase {
 	case phaseEmit:
-		s.mu.Unlock()
 		err := s.emit(f)
 		s.mu.Lock()
 		s.emitted(f, err)
 	case phaseDead:
-		s.mu.Unlock()
 		err := s.deadLetter(f)
 		s.mu.Lock()
 		s.deadLettered(f, err)
 	case phaseHop:
-		s.mu.Unlock()
 		err := s.sendOn(f)
 		s.mu.Lock()
 		s.sentOn(f, err)
@@ -119,21 +119,24 @@ func (s *Consumer) ran(f *flight) {
 	if s.draining && s.running == 0 {
 		s.settleAll.Broadcast()
 	}
+	if f.state == stateGone {
+		s.recycle(f)
+	}
 }
 
 // handle runs the handler once and draws the conclusion. mu is held on entry and on
-// return.
+// return. f is somebody else's once ran has been called.
 func (s *Consumer) handle(f *flight, a *arena) {
-	t := &f.attempt1
-	if f.failures > 0 || t.d.fate.Load() != fateOpen {
-		t = &attempt{} // a handler that kept the first Delivery must not see the second
-	}
+	t := a.attempt() // a fresh one: a handler that kept an earlier Delivery must not reach this
 	t.ctx.parent = s.hctx
 	f.run = t
 	s.mu.Unlock()
 
 	s.fill(&t.d, f, a)
-	start := time.Now()
+	start, queued := time.Now(), time.Duration(0)
+	if s.c.o.Observer != nil {
+		queued = start.Sub(f.received)
+	}
 	a.handling = f
 	err := s.call(t, f)
 	a.handling = nil
@@ -144,12 +147,13 @@ func (s *Consumer) handle(f *flight, a *arena) {
 
 	s.mu.Lock()
 	f.run = nil
-	outcome := s.conclude(f, err, cause, dec, decided, held)
 	s.counts.Handled++
+	outcome := s.conclude(f, err, cause, dec, decided, held)
+	s.ran(f)
 	if o := s.c.o.Observer; o != nil {
 		s.mu.Unlock()
 		o.Attempted(&t.d, AttemptInfo{Subscription: s.name, Started: start, Duration: time.Since(start),
-			Queued: start.Sub(f.received), Err: err, Outcome: outcome})
+			Queued: queued, Err: err, Outcome: outcome})
 		s.mu.Lock()
 	}
 }
@@ -161,21 +165,15 @@ func (s *Consumer) call(t *attempt, f *flight) (err error) {
 		defer cancel()
 		t.ctx.parent = ctx
 	}
-	if !s.p.PanicCrashes {
-		returned := false
-		defer func() {
-			if returned {
-				return
-			}
-			if r := recover(); r != nil {
-				f.stack = debug.Stack()
-				err = &panicError{value: fmt.Sprint(r)}
-			}
-		}()
-		err = s.h(&t.ctx, &t.d)
-		returned = true
-		return err
+	if s.p.PanicCrashes {
+		return s.h(&t.ctx, &t.d)
 	}
+	defer func() {
+		if r := recover(); r != nil {
+			f.stack = debug.Stack()
+			err = &panicError{value: fmt.Sprint(r)}
+		}
+	}()
 	return s.h(&t.ctx, &t.d)
 }
 
@@ -217,13 +215,24 @@ func (s *Consumer) fill(d *Delivery, f *flight, a *arena) {
 type arena struct {
 	buf      []byte
 	hdr      []Header
+	attempts []attempt
 	handling *flight // whose handler runs now
 }
 
 const (
 	arenaBytes   = 16 << 10
 	arenaHeaders = 128
+	arenaTries   = 16
 )
+
+func (a *arena) attempt() *attempt {
+	if len(a.attempts) == 0 {
+		a.attempts = make([]attempt, arenaTries)
+	}
+	t := &a.attempts[0]
+	a.attempts = a.attempts[1:]
+	return t
+}
 
 func (a *arena) bytes(b []byte) []byte {
 	switch {
@@ -267,6 +276,31 @@ func (s *Consumer) release(f *flight) {
 	f.asg.flights--
 	signal(s.roomFree)
 }
+
+// newFlight returns a clean flight. Callers hold mu.
+func (s *Consumer) newFlight() *flight {
+	f := s.free
+	if f == nil {
+		return &flight{}
+	}
+	s.free, f.next = f.next, nil
+	s.frees--
+	return f
+}
+
+// recycle keeps a flight for the next message. It must be out of every list, queue
+// and settlement: one dropped while it was queued is left to the garbage collector,
+// because the run queue still points to it. Callers hold mu.
+func (s *Consumer) recycle(f *flight) {
+	if !f.released || f.extend || f.heap >= 0 || s.frees >= maxFreeFlights {
+		return
+	}
+	*f = flight{next: s.free}
+	s.free = f
+	s.frees++
+}
+
+const maxFreeFlights = 4096
 
 // redemandIfRoom has the receiver look again. Callers hold mu.
 func (s *Consumer) redemandIfRoom() { signal(s.roomFree) }

@@ -1,0 +1,150 @@
+package core_test
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// fake is a scriptable driver: one source "in" that hands out what push gave it, and
+// a record of everything that was published and settled. It is what core's own tests
+// stand on; the behaviour of real adapters is test/conformance's.
+type fake struct {
+	caps driver.Capabilities
+
+	mu        sync.Mutex
+	ready     []driver.Received
+	wake      chan struct{}
+	settled   []driver.Settlement
+	published map[string][]*driver.Message
+	onPublish func(to driver.Destination, batch []*driver.Message) error
+	onSettle  func(batch []driver.Settlement) error
+	demands   []driver.Demand
+	sub       driver.Subscription
+	seq       int64
+	closed    bool
+	epoch     uint64
+}
+
+func newFake(mode driver.SettleMode) *fake {
+	return &fake{
+		caps:      driver.Capabilities{Settle: mode, Order: driver.PerPartition, Durable: true, Counts: false},
+		wake:      make(chan struct{}, 1),
+		published: map[string][]*driver.Message{},
+		epoch:     1,
+	}
+}
+
+func (f *fake) Capabilities(driver.Destination) driver.Capabilities { return f.caps }
+func (f *fake) Admin() driver.Admin                                 { return nil }
+
+func (f *fake) Publish(_ context.Context, to driver.Destination, batch []*driver.Message) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.onPublish != nil {
+		if err := f.onPublish(to, batch); err != nil {
+			return err
+		}
+	}
+	f.published[to.Name] = append(f.published[to.Name], batch...)
+	return nil
+}
+
+func (f *fake) sent(name string) []*driver.Message {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]*driver.Message(nil), f.published[name]...)
+}
+
+func (f *fake) Subscribe(_ context.Context, sub driver.Subscription) (driver.Consumer, error) {
+	f.mu.Lock()
+	f.sub = sub
+	f.mu.Unlock()
+	sub.Assigned(driver.Assignment{Partition: "", Epoch: f.epoch, Fence: 7})
+	return f, nil
+}
+
+// push makes messages ready.
+func (f *fake) push(msgs ...driver.Received) {
+	f.mu.Lock()
+	for _, m := range msgs {
+		f.seq++
+		m.Receipt.Seq, m.Receipt.Epoch = f.seq, f.epoch
+		m.Offset = f.seq
+		f.ready = append(f.ready, m)
+	}
+	f.mu.Unlock()
+	f.signal()
+}
+
+func (f *fake) signal() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (f *fake) Receive(ctx context.Context, want driver.Demand) ([]driver.Received, error) {
+	f.mu.Lock()
+	f.demands = append(f.demands, want)
+	f.mu.Unlock()
+	for {
+		f.mu.Lock()
+		if f.closed {
+			f.mu.Unlock()
+			return nil, driver.Errorf("receive", driver.Closed, "closed")
+		}
+		if n := min(len(f.ready), want.Records); n > 0 && len(want.Paused) == 0 {
+			out := append([]driver.Received(nil), f.ready[:n]...)
+			f.ready = f.ready[n:]
+			f.mu.Unlock()
+			return out, nil
+		}
+		f.mu.Unlock()
+		select {
+		case <-f.wake:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (f *fake) Settle(_ context.Context, batch []driver.Settlement) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.onSettle != nil {
+		if err := f.onSettle(batch); err != nil {
+			return err
+		}
+	}
+	f.settled = append(f.settled, batch...)
+	return nil
+}
+
+func (f *fake) Close(context.Context) error {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.signal()
+	return nil
+}
+
+// settlements returns what was settled so far, extensions apart.
+func (f *fake) settlements() (final, extends []driver.Settlement) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.settled {
+		if s.Disposition == driver.Extend {
+			extends = append(extends, s)
+		} else {
+			final = append(final, s)
+		}
+	}
+	return final, extends
+}
+
+func msg(id, key string) driver.Received {
+	return driver.Received{Message: driver.Message{ID: id, Key: key, Body: []byte(id), Time: time.Unix(1, 0)}}
+}
