@@ -144,11 +144,13 @@ func (s *Consumer) abandon(f *flight) {
 }
 
 // giveBack returns a flight untried. A log has no such word: the message is tried
-// again here a little later, or read again by the next owner.
+// again here a little later, or read again by the next owner. Under order by key the
+// word must not be used either: the broker may put the returned message behind later
+// ones of its key that are with us and go back only when the source is closed.
 func (s *Consumer) giveBack(f *flight, err error) {
 	s.counts.Returned++
 	switch {
-	case s.caps.Settle == driver.Each:
+	case s.caps.Settle == driver.Each && s.p.Order != ByKey:
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Return, Reason: err})
 	case s.draining || f.asg.drain:
 		s.abandon(f)

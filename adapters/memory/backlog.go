@@ -211,8 +211,7 @@ func (b *backlog) takePart(c *consumer, t *tenure, w *want) {
 			}
 			l.pop()
 			b.handOut(it, t, w)
-			c.buf = append(c.buf, driver.Received{})
-			r := &c.buf[len(c.buf)-1]
+			r := c.slot()
 			r.Message = it.m.Message
 			r.Receipt = driver.Receipt{Partition: t.name, Epoch: t.epoch, Seq: it.token, Ref: it}
 			r.Offset = -1

@@ -114,6 +114,17 @@ func (c *consumer) eachTenure(w *want, f func(*tenure)) {
 	}
 }
 
+// slot returns the next place in buf. It may hold an older message: a source sets every
+// field that it ever sets, which is cheaper than clearing all of them first.
+func (c *consumer) slot() *driver.Received {
+	if n := len(c.buf); n < cap(c.buf) {
+		c.buf = c.buf[:n+1]
+	} else {
+		c.buf = append(c.buf, driver.Received{})
+	}
+	return &c.buf[len(c.buf)-1]
+}
+
 // Receive implements driver.Consumer.
 func (c *consumer) Receive(ctx context.Context, demand driver.Demand) ([]driver.Received, error) {
 	select {

@@ -80,8 +80,9 @@ func (p *parcel) pack(batch []*driver.Message, maxBytes int) {
 			p.fail(i, len(batch), driver.Unsupported, "message %s: %s", m.ID, why)
 			continue
 		}
-		p.msgs = append(p.msgs, stored{Message: *m, at: p.now, size: int64(size), index: i})
+		p.msgs = p.msgs[:len(p.msgs)+1] // and not append: the message is copied once
 		s := &p.msgs[len(p.msgs)-1]
+		s.Message, s.at, s.size, s.index = *m, p.now, int64(size), i
 		if n := len(body); m.Body != nil {
 			body = append(body, m.Body...)
 			s.Body = body[n:len(body):len(body)]
@@ -178,10 +179,14 @@ func (d *destination) multiply(p *parcel) (int, error) {
 		g.mu.Unlock()
 	}
 	if p.to.Group == "" {
+		l := d.logs[0]
 		for i := range n {
-			d.logs[0].append(&p.msgs[i])
+			l.append(&p.msgs[i])
 		}
-		d.logs[0].trim(p.now)
+		if l.limits.messages = d.limits.messages; len(groups) > 0 {
+			l.limits.messages = min(d.limits.messages, maxHistory)
+		}
+		l.trim(p.now)
 	}
 	return n, nil
 }
