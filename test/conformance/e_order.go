@@ -137,13 +137,13 @@ func c44(e *env) {
 		case d.Attempt > fate[d.ID]:
 			return nil
 		case d.Attempt == 2:
-			return d.Nack(120*time.Millisecond, errors.New("later"))
+			return nack(d, 120*time.Millisecond)
 		}
 		return errors.New("again")
 	}), byKey(8), retry(3, 40*time.Millisecond), dead(to))
 	e.publish(cl, l, dest, msgs...)
 	e.exactly(dl)
-	e.eventually("all messages", func() bool { return len(l.missing()) <= 5 && l.running() == 0 })
+	e.eventually("all messages", func() bool { return len(l.missing()) <= dl.n() && l.running() == 0 })
 	e.rest(l)
 	e.orderThroughFailure(l, tp, to, msgs, fate)
 }
@@ -282,8 +282,9 @@ func (e *env) staleOwner(dest driver.Destination) {
 	}
 	a.close()
 	b.close()
-	e.start(e.client(), e.sub(dest, "g"), l.handler("cleaner", nil))
+	s := e.start(e.client(), e.sub(dest, "g"), l.handler("cleaner", nil))
 	e.arrive(l)
+	e.drain(s)
 }
 
 func c46(e *env) {

@@ -15,7 +15,7 @@ import (
 // noticed, session after Kill or Freeze (it takes away what the dead client owns); it
 // may be nil.
 func SpawnLocal(t testing.TB, d driver.Driver, session time.Duration, gone func(), job Job) *Process {
-	g := &limbo{Driver: d, freed: make(chan struct{}), over: make(chan struct{})}
+	g := &limbo{Driver: d, freed: make(chan struct{}), over: make(chan struct{}), calls: map[int]context.CancelFunc{}}
 	p := &Process{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -54,7 +54,8 @@ type limbo struct {
 	mu      sync.Mutex
 	stopped bool
 	freed   chan struct{} // closed by thaw
-	calls   []context.CancelFunc
+	next    int
+	calls   map[int]context.CancelFunc // under way
 }
 
 func (g *limbo) stop() {
@@ -64,7 +65,6 @@ func (g *limbo) stop() {
 	for _, cancel := range g.calls { // a waiting Receive must not take messages to its grave
 		cancel()
 	}
-	g.calls = nil
 }
 
 func (g *limbo) thaw() {
@@ -95,24 +95,33 @@ func (g *limbo) wait() bool {
 	}
 }
 
-func (g *limbo) enter(ctx context.Context) (context.Context, bool) {
+// enter lets a call reach the broker, unless the process was stopped to the end.
+func (g *limbo) enter(ctx context.Context) (inner context.Context, leave func(), ok bool) {
 	if !g.wait() {
-		return ctx, false
+		return ctx, nil, false
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	inner, cancel := context.WithCancel(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.calls = append(g.calls, cancel)
-	return ctx, true
+	g.next++
+	n := g.next
+	g.calls[n] = cancel
+	return inner, func() {
+		cancel()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.calls, n)
+	}, true
 }
 
 func errOver(op string) error { return driver.Errorf(op, driver.Closed, "the process was killed") }
 
 func (g *limbo) Publish(ctx context.Context, to driver.Destination, batch []*driver.Message) error {
-	ctx, ok := g.enter(ctx)
+	ctx, leave, ok := g.enter(ctx)
 	if !ok {
 		return errOver("publish")
 	}
+	defer leave()
 	err := g.Driver.Publish(ctx, to, batch)
 	if !g.wait() {
 		return errOver("publish")
@@ -121,10 +130,11 @@ func (g *limbo) Publish(ctx context.Context, to driver.Destination, batch []*dri
 }
 
 func (g *limbo) Subscribe(ctx context.Context, sub driver.Subscription) (driver.Consumer, error) {
-	ctx, ok := g.enter(ctx)
+	ctx, leave, ok := g.enter(ctx)
 	if !ok {
 		return nil, errOver("subscribe")
 	}
+	defer leave()
 	c, err := g.Driver.Subscribe(ctx, sub)
 	if err != nil {
 		return nil, err
@@ -139,15 +149,17 @@ type limboConsumer struct {
 
 func (c *limboConsumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Received, error) {
 	for {
-		inner, ok := c.g.enter(ctx)
+		inner, leave, ok := c.g.enter(ctx)
 		if !ok {
 			return nil, errOver("receive")
 		}
 		got, err := c.Consumer.Receive(inner, want)
+		cut := inner.Err() != nil && ctx.Err() == nil
+		leave()
 		if !c.g.wait() {
 			return nil, errOver("receive")
 		}
-		if err != nil && inner.Err() != nil && ctx.Err() == nil {
+		if err != nil && cut {
 			continue // thawed: the call goes on
 		}
 		return got, err
@@ -155,10 +167,11 @@ func (c *limboConsumer) Receive(ctx context.Context, want driver.Demand) ([]driv
 }
 
 func (c *limboConsumer) Settle(ctx context.Context, batch []driver.Settlement) error {
-	ctx, ok := c.g.enter(ctx)
+	ctx, leave, ok := c.g.enter(ctx)
 	if !ok {
 		return errOver("settle")
 	}
+	defer leave()
 	return c.Consumer.Settle(ctx, batch)
 }
 
