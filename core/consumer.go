@@ -99,6 +99,7 @@ func (c *Client) Start(ctx context.Context, sub Subscription, h Handler, layers 
 	s.src, err = c.d.Subscribe(ctx, s.request())
 	if err != nil {
 		c.unregister(s)
+		close(s.done) // a Close that found s between register and here waits for it
 		return nil, fmt.Errorf("subscribe %s: %w", s.name, err)
 	}
 	s.launch(ctx)
@@ -178,7 +179,7 @@ func (c *Client) ensureAll(ctx context.Context, s *Consumer) error {
 func (c *Client) register(s *Consumer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closing {
 		return errClosed("subscribe " + s.name)
 	}
 	c.consumers[s] = struct{}{}
@@ -287,6 +288,12 @@ func signal(ch chan struct{}) {
 // notify passes an adapter's event on.
 func (s *Consumer) notify(e driver.Event) {
 	s.c.o.Logger.Info("varal: "+e.Kind.String(), "subscription", s.name, "partition", e.Partition, "error", e.Err)
+	if e.Kind == driver.Connected {
+		// The call that noticed the recovery may wait long for its first message.
+		s.mu.Lock()
+		s.receiveErr = nil
+		s.mu.Unlock()
+	}
 	s.c.Notify(e)
 	if s.sub.OnEvent != nil {
 		s.sub.OnEvent(e)
