@@ -158,18 +158,20 @@ func ourConsume(t *testing.T, d driver.Driver, q driver.Destination, n int) {
 	})
 	var b []driver.Settlement
 	for got := 0; got < n; {
-		rs, err := c.Receive(context.Background(), demand(100, 100))
+		rs, err := c.Receive(context.Background(), demand(50, 100))
 		if err != nil {
 			t.Fatal(err)
 		}
 		got += len(rs)
 		for _, r := range rs {
-			b = append(b, driver.Settlement{Receipt: r.Receipt, Disposition: driver.Ack})
+			if b = append(b, driver.Settlement{Receipt: r.Receipt, Disposition: driver.Ack}); len(b) == 50 {
+				settles <- b
+				b = nil
+			}
 		}
-		if len(b) >= 50 || got == n {
-			settles <- b
-			b = nil
-		}
+	}
+	if len(b) > 0 {
+		settles <- b
 	}
 	close(settles)
 	wg.Wait()
