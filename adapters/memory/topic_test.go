@@ -111,3 +111,31 @@ func TestTopicIsFullWhenOneGroupIs(t *testing.T) {
 	want(t, receive(t, fast, 9), "2")
 	want(t, receive(t, slow, 9), "1", "2")
 }
+
+func TestTopicKeepsLessOnceItHasAGroup(t *testing.T) {
+	t.Parallel()
+	d := open(t, memory.Config{}, topic("t"))
+	batch := make([]*driver.Message, 1000)
+	for i := range batch {
+		batch[i] = msg("x")
+	}
+	ready := func(group string) int64 {
+		of := driver.Resource{Destination: topic("t").ForGroup(group)}
+		apply(t, d, driver.Create, of)
+		s, err := d.Admin().Stats(t.Context(), of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Ready
+	}
+	for range 70 {
+		publish(t, d, topic("t"), batch...)
+	}
+	if n := ready("first"); n != 70_000 {
+		t.Errorf("the first group has %d of 70,000 messages", n)
+	}
+	publish(t, d, topic("t"), msg("y"))
+	if n := ready("second"); n != 1<<16 {
+		t.Errorf("the second group has %d messages", n)
+	}
+}
