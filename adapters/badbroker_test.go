@@ -46,10 +46,9 @@ func TestBadBrokers(t *testing.T) {
 	cases := []badCase{
 		{"kafka: nobody listens", adapters.Config{URL: "kafka://" + closedPort(t)}, core.ErrTransient},
 		{"kafka: nobody answers", adapters.Config{URL: "kafka://" + silent}, core.ErrTransient},
-		// kfake closes the connection where a Kafka answers; TestRealBrokers has the class.
-		{"kafka: wrong password", adapters.Config{URL: "kafka://" + pw + sasl}, nil},
-		{"kafka: wrong password, SCRAM", adapters.Config{URL: "kafka://" + pw + sasl + "?sasl=SCRAM-SHA-512"}, nil},
-		{"kafka: no credentials", adapters.Config{URL: "kafka://" + sasl}, nil},
+		{"kafka: wrong password", adapters.Config{URL: "kafka://" + pw + sasl}, core.ErrDenied},
+		{"kafka: wrong password, SCRAM", adapters.Config{URL: "kafka://" + pw + sasl + "?sasl=SCRAM-SHA-512"}, core.ErrDenied},
+		{"kafka: no credentials", adapters.Config{URL: "kafka://" + sasl}, core.ErrDenied},
 		{"kafka: expired certificate", adapters.Config{URL: "kafkas://" + pw + tlsExpired, TLS: &adapters.TLS{CA: expiredCA}}, core.ErrDenied},
 		{"kafka: unknown authority", adapters.Config{URL: "kafkas://" + pw + tlsWrongCA, TLS: &adapters.TLS{CA: other}}, core.ErrDenied},
 		{"kafka: certificate of another host", adapters.Config{URL: "kafkas://" + pw + tlsWrongName, TLS: &adapters.TLS{CA: nameCA}}, core.ErrDenied},
