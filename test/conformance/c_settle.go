@@ -279,7 +279,7 @@ func c24(e *env) {
 	s := e.start(cl, e.sub(dest, "g"), h, workers(40), func(p *core.Policy) { p.DrainTimeout = -1 })
 	e.publish(cl, l, dest, msgs...)
 	e.publish(cl, l, dest, later...)
-	e.eventually("everything but C", func() bool { return len(l.missing()) == 1 })
+	e.eventually("everything but C", func() bool { return l.waiting() == 1 })
 	e.drain(s)
 	e.close(cl)
 	e.start(e.client(), e.sub(dest, "g"), l.handler("second", nil))

@@ -247,7 +247,7 @@ func c51(e *env) {
 	stop := e.pour(l, dest)
 	e.eventually("a backlog", func() bool { return l.n() > 50 && l.backlog() > 200 })
 	second := e.start(e.client(), e.sub(dest, "g"), l.handler("two", h), inFlight(32), workers(4))
-	e.eventually("the second consumer's first delivery", func() bool { return len(l.by("two")) > 0 })
+	e.eventually("the second consumer's first delivery", func() bool { return l.seen("two") > 0 })
 	e.settled(first, second)
 	from := l.n()
 	e.eventually("400 more deliveries", func() bool { return l.n() >= from+400 })
@@ -284,7 +284,7 @@ func c52(e *env) {
 	e.publish(cl, l, dest, e.message(e.key(0)))
 	e.eventually("the delivery", func() bool { return l.n() > 0 })
 	_, opened := tp.count()
-	if !e.holds(long+e.h.Patience, func() bool { return len(l.missing()) == 0 }) {
+	if !e.holds(long+e.h.Patience, func() bool { return l.waiting() == 0 }) {
 		e.Fatalf("the handler of %v did not end: cancelled %v", long, l.all())
 	}
 	e.restFor(l, e.lapse())
