@@ -34,6 +34,9 @@ func c18(e *env) {
 	e.assigned(s)
 	e.restFor(l, e.lapse())
 	e.noExtra(l, true)
+	if n := e.sigs.count(core.SignalLeaseLost); n > 0 {
+		e.Errorf("the adapter called %d deliveries lost although nobody else had them", n)
+	}
 	cl = e.client() // and the group still works
 	e.publish(cl, l, dest, e.messages(4, 4)...)
 	e.exactly(l)

@@ -47,12 +47,16 @@ func memoryHarness(wrap func(driver.Driver) driver.Driver) conformance.Harness {
 		Restart: func(testing.TB) { b.Restart() },
 		Spawn: func(t testing.TB, job conformance.Job) *conformance.Process {
 			d := mustOpen(t)
-			return conformance.SpawnLocal(t, wrap(d), session, func() { b.Evict(d) }, job)
+			return conformance.SpawnLocal(t, d, wrap, session, func() { b.Evict(d) }, job)
 		},
 		OpenDown: func(ctx context.Context) (driver.Driver, error) {
 			down := memory.NewBroker()
 			down.SetDown(true)
-			return memory.Open(ctx, memory.Config{Broker: down})
+			d, err := memory.Open(ctx, memory.Config{Broker: down})
+			if err != nil {
+				return nil, err
+			}
+			return wrap(d), nil
 		},
 		AllowNotExercised: map[string]string{
 			"C30": "attempts on a log are forgotten with the process", "C31": "attempts on a log are forgotten with the process",
