@@ -32,6 +32,8 @@ type Consumer struct {
 
 	hctx    context.Context //nolint:containedctx // life of the handlers, ended by the supervisor
 	hcancel context.CancelCauseFunc
+	hurried context.Context //nolint:containedctx // ends when a Drain ran out of time
+	hurry   context.CancelFunc
 	stop    chan struct{} // closed by the first Drain or failure
 	done    chan struct{} // closed when all is over
 	workers sync.WaitGroup
@@ -142,6 +144,7 @@ func (c *Client) plan(sub Subscription, h Handler, layers []Layer) (*Consumer, e
 
 func (s *Consumer) init() {
 	s.hctx, s.hcancel = context.WithCancelCause(context.Background())
+	s.hurried, s.hurry = context.WithCancel(context.Background())
 	s.stop, s.done = make(chan struct{}), make(chan struct{})
 	s.settleEnd, s.clockEnd = make(chan struct{}), make(chan struct{})
 	s.roomFree, s.clockWake = make(chan struct{}, 1), make(chan struct{}, 1)
@@ -225,7 +228,15 @@ func (s *Consumer) Drain(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.hcancel(ErrDrained)
-	<-s.done // bounded: see supervise
+	s.hurry()
+	// Every public call returns within half a second of its deadline, whatever a
+	// handler or the broker do; the supervisor ends by itself soon after.
+	t := time.NewTimer(cutGrace)
+	defer t.Stop()
+	select {
+	case <-s.done:
+	case <-t.C:
+	}
 	return ctx.Err()
 }
 
