@@ -161,7 +161,48 @@ func c16refused(e *env) {
 	e.refusedBy("Start at an offset", err, driver.NeedPosition.String())
 }
 
+// ofQueue checks positions of a queue, which has one group: its first consumer starts
+// where it is told, and Seek moves it.
+func (e *env) ofQueue() {
+	dest, l := e.dest("g"), newLedger()
+	cl := e.client()
+	e.publish(cl, newLedger(), dest, e.messages(6, 6)...)
+	sub := core.Subscription{From: dest, Group: "g", Start: core.Position{Kind: core.Latest}}
+	s := e.start(cl, sub, l.handler("latest", nil))
+	e.assigned(s)
+	e.rest(l)
+	msgs := e.messages(4, 4)
+	e.publish(cl, l, dest, msgs...)
+	e.sameIDs("latest", l, msgs)
+	e.drain(s)
+	if adm := cl.Admin(); adm != nil {
+		e.mustSeek(adm, dest.ForGroup("g"), core.Position{Kind: core.Earliest})
+		again := newLedger()
+		e.start(cl, sub, again.handler("again", nil))
+		e.eventually("all 10 messages again", func() bool { return again.n() >= 10 })
+		e.rest(again)
+		if n := again.n(); n != 10 {
+			e.Errorf("after Seek to the earliest %d messages came, want 10", n)
+		}
+	}
+}
+
+// mustSeek waits until the broker has seen that the group's last member left.
+func (e *env) mustSeek(adm driver.Admin, of driver.Destination, to core.Position) {
+	var err error
+	if !e.holds(e.h.Patience, func() bool {
+		err = adm.Seek(e.within(e.h.Patience), driver.Resource{Destination: of}, to)
+		return !errors.Is(err, core.ErrConflict)
+	}) || err != nil {
+		e.Fatalf("Seek of a group without members: %v", err)
+	}
+}
+
 func c16(e *env) {
+	if e.on.shape == driver.Queue {
+		e.ofQueue()
+		return
+	}
 	dest := e.h.Destination(e, e.on.shape, 1)
 	cl := e.client()
 	all := newLedger()
@@ -229,6 +270,10 @@ func c17refused(e *env) {
 }
 
 func c17(e *env) {
+	if e.on.shape == driver.Queue {
+		e.ofQueue()
+		return
+	}
 	dest := e.h.Destination(e, e.on.shape, 1)
 	cl := e.client()
 	live := newLedger()
@@ -262,15 +307,6 @@ func (e *env) seek(cl *core.Client, dest driver.Destination, vs []visit, msgs []
 	if adm == nil {
 		return
 	}
-	of := driver.Resource{Destination: dest.ForGroup("replay")}
-	to := core.Position{Kind: core.At, Partition: vs[15].part, Offset: vs[15].offset}
-	// A broker may take a while to see that the group's last member has left.
-	var err error
-	if !e.holds(e.h.Patience, func() bool {
-		err = adm.Seek(e.within(e.h.Patience), of, to)
-		return !errors.Is(err, core.ErrConflict)
-	}) || err != nil {
-		e.Fatalf("Seek of a group without members: %v", err)
-	}
+	e.mustSeek(adm, dest.ForGroup("replay"), core.Position{Kind: core.At, Partition: vs[15].part, Offset: vs[15].offset})
 	e.starts(cl, dest, "replay", core.Position{}, msgs[15:])
 }

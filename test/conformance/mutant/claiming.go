@@ -2,10 +2,13 @@ package mutant
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
 )
+
+var asked atomic.Int64
 
 // claiming are the adapters that lie about what they can do.
 func claiming() []Mutant {
@@ -52,15 +55,11 @@ func claiming() []Mutant {
 				},
 			}
 		})},
-		{"ignores-schedule", "takes a delay it did not declare, and forgets it", []string{"C62", "X01"}, mutate(func() hooks {
-			h := onPublish(func(_ int, m *driver.Message) bool { m.Delay = 0; return true })()
-			h.caps = func(_ driver.Destination, c driver.Capabilities) driver.Capabilities { c.Delay = 0; return c }
-			return h
-		})},
-		{"ignores-priority", "takes a priority it did not declare, and forgets it", []string{"X01"}, mutate(func() hooks {
-			h := onPublish(func(_ int, m *driver.Message) bool { m.Priority = 0; return true })()
-			h.caps = func(_ driver.Destination, c driver.Capabilities) driver.Capabilities { c.Priorities = 0; return c }
-			return h
+		{"claims-vary", "declares something else each time it is asked", []string{"X01"}, mutate(func() hooks {
+			return hooks{caps: func(_ driver.Destination, c driver.Capabilities) driver.Capabilities {
+				c.TTL = asked.Add(1)%2 == 0
+				return c
+			}}
 		})},
 		{"denied-as-transient", "reports every refusal of the destination as something to try again", []string{"C07"}, mutate(func() hooks {
 			return hooks{publish: func(ctx context.Context, d driver.Driver, to driver.Destination, batch []*driver.Message) error {
