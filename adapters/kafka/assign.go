@@ -1,0 +1,262 @@
+package kafka
+
+import (
+	"context"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// assignment is one partition that has become ours.
+type assignment struct {
+	id       int32
+	at, high int64
+	state    []byte
+}
+
+// assign opens partitions and tells core, before their first record is fetched.
+func (c *consumer) assign(fence uint64, owned []assignment) {
+	told := make([]driver.Assignment, 0, len(owned))
+	c.mu.Lock()
+	for _, a := range owned {
+		c.epoch++
+		p := &part{id: a.id, name: partitionName(c.topic, a.id), epoch: c.epoch}
+		_, p.paused = c.paused[p.name]
+		c.parts[p.name], c.byID[p.id] = p, p
+		c.ring = append(c.ring, p)
+		told = append(told, driver.Assignment{
+			Partition: p.name,
+			Epoch:     p.epoch,
+			Fence:     fence,
+			Committed: driver.Position{Kind: driver.At, Partition: p.name, Offset: a.at},
+			High:      driver.Position{Kind: driver.At, Partition: p.name, Offset: a.high},
+			State:     a.state,
+		})
+	}
+	c.mu.Unlock()
+	if c.sub.Assigned == nil {
+		return
+	}
+	for _, a := range told {
+		c.sub.Assigned(a)
+	}
+}
+
+// onFetched is called by the client between an assignment and its first fetch. It
+// answers with an error where the broker did: the client then joins again.
+func (c *consumer) onFetched(ctx context.Context, cl *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	c.adjust = nil
+	if len(resp.Groups) == 0 {
+		return nil
+	}
+	owned, fresh, ids := c.committed(resp.Groups[0].Topics)
+	if len(ids) == 0 {
+		return nil
+	}
+	high, err := c.d.resolve(ctx, c.topic, driver.Position{Kind: driver.Latest}, driver.Latest, ids)
+	if err != nil {
+		return err
+	}
+	starts, err := c.begin(ctx, cl, fresh)
+	if err != nil {
+		return err
+	}
+	for id, at := range starts {
+		owned = append(owned, assignment{id: id, at: at})
+	}
+	for i := range owned {
+		owned[i].high = high[owned[i].id]
+	}
+	// The offsets of a partition that is still open are fetched again only when a
+	// session broke off in between; the client will read it from the committed
+	// offset once more, so receipts given out for it are void.
+	c.lose(ctx, ids)
+	_, generation := cl.GroupMetadata()
+	c.adjust = starts
+	c.unhalt(cl, ids)
+	c.assign(uint64(max(generation, 0)), owned)
+	return nil
+}
+
+// unhalt undoes the pause of a partition that was out of range in an earlier life.
+func (c *consumer) unhalt(cl *kgo.Client, ids []int32) {
+	c.mu.Lock()
+	var on []int32
+	for _, id := range ids {
+		if _, ok := c.paused[partitionName(c.topic, id)]; !ok {
+			on = append(on, id)
+		}
+	}
+	c.mu.Unlock()
+	if len(on) > 0 {
+		cl.ResumeFetchPartitions(map[string][]int32{c.topic: on})
+	}
+}
+
+// committed splits the answer into partitions with a position and fresh ones.
+func (c *consumer) committed(topics []kmsg.OffsetFetchResponseGroupTopic) (owned []assignment, fresh, ids []int32) {
+	for _, t := range topics {
+		if t.Topic != c.topic && t.TopicID != c.id {
+			continue
+		}
+		for _, p := range t.Partitions {
+			if p.ErrorCode != 0 {
+				continue // the client reports it with the next poll
+			}
+			ids = append(ids, p.Partition)
+			if p.Offset < 0 {
+				fresh = append(fresh, p.Partition)
+				continue
+			}
+			a := assignment{id: p.Partition, at: p.Offset}
+			if p.Metadata != nil {
+				a.state, _ = unarmour(*p.Metadata)
+			}
+			owned = append(owned, a)
+		}
+	}
+	return owned, fresh, ids
+}
+
+// begin finds where a group without position starts, and commits a place that would
+// not be found again. Without that: the group starts at Latest, gets ten messages,
+// dies before its first commit, starts at Latest, and the ten are lost.
+func (c *consumer) begin(ctx context.Context, cl *kgo.Client, fresh []int32) (map[int32]int64, error) {
+	if len(fresh) == 0 {
+		return nil, nil
+	}
+	start := c.sub.Start
+	if start.Kind == driver.Default {
+		start.Kind = driver.Earliest
+	}
+	at, err := c.d.resolve(ctx, c.topic, start, driver.Earliest, fresh)
+	if err != nil || start.Kind == driver.Earliest {
+		return at, err
+	}
+	member, generation := cl.GroupMetadata()
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Group, req.MemberID, req.Generation = c.group, member, generation
+	t := kmsg.NewOffsetCommitRequestTopic()
+	t.Topic, t.TopicID = c.topic, c.id
+	for id, offset := range at {
+		p := kmsg.NewOffsetCommitRequestTopicPartition()
+		p.Partition, p.Offset, p.LeaderEpoch, p.Metadata = id, offset, -1, new(string)
+		t.Partitions = append(t.Partitions, p)
+	}
+	req.Topics = append(req.Topics, t)
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return at, nil
+}
+
+// onAdjust is called by the client right after onFetched: what begin found is where
+// fetching starts, so that what core was told and what it gets agree.
+func (c *consumer) onAdjust(_ context.Context, m map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	for id, at := range c.adjust {
+		if _, ok := m[c.topic][id]; ok {
+			m[c.topic][id] = kgo.NewOffset().At(at)
+		}
+	}
+	return m, nil
+}
+
+func (c *consumer) onRevoked(ctx context.Context, _ *kgo.Client, m map[string][]int32) {
+	c.revoke(ctx, m[c.topic])
+}
+
+func (c *consumer) onLost(ctx context.Context, _ *kgo.Client, m map[string][]int32) {
+	c.lose(ctx, m[c.topic])
+}
+
+// revoke gives partitions back in order: nothing more of them is returned, core lets
+// go and settles, then their epoch ends. The client sends heartbeats meanwhile.
+func (c *consumer) revoke(ctx context.Context, ids []int32) {
+	wall := c.d.conf.RebalanceTimeout
+	ctx, cancel := context.WithTimeout(ctx, wall-min(wall/10, 3*time.Second))
+	defer cancel()
+	c.mu.Lock()
+	names := c.close(ids, false)
+	if c.hurry = cancel; c.late {
+		cancel()
+	}
+	c.mu.Unlock()
+	if len(names) > 0 && c.sub.Revoke != nil {
+		c.sub.Revoke(ctx, names)
+	}
+	c.mu.Lock()
+	c.hurry = nil
+	c.close(ids, true)
+	c.mu.Unlock()
+}
+
+// lose ends partitions that are not ours any more.
+func (c *consumer) lose(ctx context.Context, ids []int32) {
+	c.mu.Lock()
+	names := c.close(ids, true)
+	c.mu.Unlock()
+	if len(names) == 0 || c.sub.Revoke == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	c.sub.Revoke(ctx, names)
+}
+
+// close drops what lies in the queues of partitions, and with forever their epochs.
+// It returns the names of those that were open. c.mu is held.
+func (c *consumer) close(ids []int32, forever bool) []string {
+	var names []string
+	for _, id := range ids {
+		p := c.byID[id]
+		if p == nil {
+			continue
+		}
+		names = append(names, p.name)
+		c.drop(p)
+		p.leave = true
+		if forever {
+			delete(c.byID, id)
+			delete(c.parts, p.name)
+			for i, other := range c.ring {
+				if other == p {
+					c.ring = append(c.ring[:i:i], c.ring[i+1:]...)
+					break
+				}
+			}
+		}
+	}
+	return names
+}
+
+// drop empties the queue of p. c.mu is held.
+func (c *consumer) drop(p *part) {
+	if !p.paused {
+		c.records -= p.len()
+		c.bytes -= p.bytes
+	}
+	p.queue, p.head, p.bytes = nil, 0, 0
+}
+
+// open returns the ids of all partitions that are ours.
+func (c *consumer) open() []int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ids := make([]int32, 0, len(c.ring))
+	for _, p := range c.ring {
+		ids = append(ids, p.id)
+	}
+	return ids
+}

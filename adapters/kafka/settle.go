@@ -1,0 +1,164 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// commit is what becomes of one partition in one call of Settle.
+type commit struct {
+	p       *part
+	at      kgo.EpochOffset
+	meta    string
+	entries []int // of the batch
+}
+
+var errStale = errors.New("the partition is no longer this consumer's: it went to another member, or the group took it back")
+
+// Settle commits, of each partition, the last Ack of the batch. A commit is refused
+// for an epoch that has ended, and once more when the request is ready to leave.
+func (c *consumer) Settle(ctx context.Context, batch []driver.Settlement) error {
+	const op = "settle"
+	select {
+	case <-c.ended:
+		return driver.Errorf(op, driver.Closed, "%w", errClosed)
+	default:
+	}
+	errs := make([]error, len(batch))
+	commits := c.commits(op, batch, errs)
+	if c.group == "" {
+		return driver.Batch(errs)
+	}
+	for len(commits) > 0 {
+		err := c.commit(ctx, commits, func(cm *commit, err error) {
+			for _, i := range cm.entries {
+				errs[i] = err
+			}
+		})
+		if !errors.Is(err, errStale) {
+			break
+		}
+		// A partition was lost since commits looked: the others go again.
+		commits = c.sift(op, commits, errs)
+	}
+	return driver.Batch(errs)
+}
+
+// commits sorts the batch by partition; what cannot be committed gets its error.
+func (c *consumer) commits(op string, batch []driver.Settlement, errs []error) map[int32]*commit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make(map[int32]*commit)
+	for i := range batch {
+		s := &batch[i]
+		p := c.parts[s.Receipt.Partition]
+		switch {
+		case p == nil || p.epoch != s.Receipt.Epoch:
+			errs[i] = driver.Errorf(op, driver.LeaseLost, "%w", errStale)
+		case s.Disposition == driver.Extend, s.Disposition == driver.Return:
+		case s.Disposition == driver.Nack:
+			errs[i] = driver.Errorf(op, driver.Unsupported, "nack: a Kafka partition cannot hand out one record again; do not commit it, or publish a copy")
+		case s.Disposition != driver.Ack && s.Disposition != driver.Reject:
+			errs[i] = driver.Errorf(op, driver.Permanent, "Settlement.Disposition is not set")
+		case len(s.State) > stateBytes:
+			errs[i] = driver.Errorf(op, driver.TooLarge, "Settlement.State: %d bytes, commit metadata holds %d", len(s.State), stateBytes)
+		default:
+			cm := out[p.id]
+			if cm == nil {
+				cm = &commit{p: p}
+				out[p.id] = cm
+			}
+			cm.at = kgo.EpochOffset{Epoch: int32(s.Receipt.Aux), Offset: s.Receipt.Seq + 1}
+			cm.meta = armour(s.State)
+			cm.entries = append(cm.entries, i)
+		}
+	}
+	return out
+}
+
+// sift drops commits whose partition has gone.
+func (c *consumer) sift(op string, commits map[int32]*commit, errs []error) map[int32]*commit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, cm := range commits {
+		if c.byID[id] == cm.p {
+			continue
+		}
+		for _, i := range cm.entries {
+			errs[i] = driver.Errorf(op, driver.LeaseLost, "%w", errStale)
+		}
+		delete(commits, id)
+	}
+	return commits
+}
+
+// commit sends one request and reports each partition to done. errStale: nothing was
+// sent and nothing reported.
+func (c *consumer) commit(ctx context.Context, commits map[int32]*commit, done func(*commit, error)) error {
+	const op = "commit"
+	offsets := make(map[int32]kgo.EpochOffset, len(commits))
+	for id, cm := range commits {
+		offsets[id] = cm.at
+	}
+	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error { return c.stamp(req, commits) })
+	var failed error
+	answered := make(map[int32]bool, len(commits))
+	c.cl.CommitOffsetsSync(ctx, map[string]map[int32]kgo.EpochOffset{c.topic: offsets},
+		func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+			if failed = err; err != nil || resp == nil {
+				return
+			}
+			for _, t := range resp.Topics {
+				for _, p := range t.Partitions {
+					cm := commits[p.Partition]
+					if cm == nil {
+						continue
+					}
+					answered[p.Partition] = true
+					if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+						done(cm, classify(op, err, driver.Transient))
+					}
+				}
+			}
+		})
+	if errors.Is(failed, errStale) {
+		return errStale
+	}
+	for id, cm := range commits {
+		switch {
+		case failed != nil:
+			done(cm, classify(op, c.d.explain(failed), driver.Ambiguous))
+		case !answered[id]:
+			done(cm, driver.Errorf(op, driver.Ambiguous, "the broker did not answer for %s", cm.p.name))
+		}
+	}
+	return failed
+}
+
+// stamp writes State into a commit that is about to leave, and checks the epochs a
+// last time. The interleaving it stops: Settle finds the epoch open; the member is
+// thrown out and joins again under a new generation; the commit, built after that,
+// carries the new generation and the broker takes it for a partition that another
+// member reads by now. The client calls onLost, which closes the epoch, before it
+// joins again: a request with the new generation always finds the epoch closed here.
+func (c *consumer) stamp(req *kmsg.OffsetCommitRequest, commits map[int32]*commit) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range req.Topics {
+		for j := range req.Topics[i].Partitions {
+			p := &req.Topics[i].Partitions[j]
+			cm := commits[p.Partition]
+			if cm == nil || c.byID[p.Partition] != cm.p {
+				return errStale
+			}
+			p.Metadata = &cm.meta
+		}
+	}
+	return nil
+}
