@@ -1,0 +1,92 @@
+package rabbitmq
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// record is the body of an owner queue's message. Whoever holds the newest one owns the
+// partition; it carries all that must outlive an owner.
+type record struct {
+	Fence  uint64     `json:"fence"`            // + 1 with each owner
+	Seq    uint64     `json:"seq"`              // + 1 with each record of one owner
+	Nonce  string     `json:"nonce,omitempty"`  // of the owner's claim; "" = a seed
+	Kind   string     `json:"at,omitempty"`     // of the position: at, earliest, latest, since; "" = none yet
+	Offset int64      `json:"offset,omitempty"` // next to read
+	Since  *time.Time `json:"since,omitempty"`
+	State  []byte     `json:"state,omitempty"`
+}
+
+// newer orders records: of two owners the later one, of one owner the later record.
+func (r record) newer(than record) bool {
+	if r.Fence != than.Fence {
+		return r.Fence > than.Fence
+	}
+	return r.Seq > than.Seq
+}
+
+func (r record) publishing() amqp.Publishing {
+	body, _ := json.Marshal(r) // plain data: cannot fail
+	return amqp.Publishing{DeliveryMode: amqp.Persistent, ContentType: "application/json", Type: "varal.owner", MessageId: nameless("", 0), Body: body}
+}
+
+var errRecord = errors.New("not an owner record")
+
+// parseRecord is total: the queue may hold what somebody else put there.
+func parseRecord(body []byte) (record, error) {
+	var r record
+	if err := json.Unmarshal(body, &r); err != nil || r.Offset < 0 || r.Fence > 1<<62 || r.Seq > 1<<62 {
+		return record{}, errRecord
+	}
+	return r, nil
+}
+
+func (r record) position(label string) driver.Position {
+	p := driver.Position{Partition: label}
+	switch r.Kind {
+	case "at":
+		p.Kind, p.Offset = driver.At, r.Offset
+	case "earliest":
+		p.Kind = driver.Earliest
+	case "latest":
+		p.Kind = driver.Latest
+	case "since":
+		if r.Since != nil {
+			p.Kind, p.Time = driver.Since, *r.Since
+		}
+	}
+	return p
+}
+
+func (r *record) setPosition(p driver.Position) {
+	r.Kind, r.Offset, r.Since = p.Kind.String(), 0, nil
+	switch p.Kind {
+	case driver.At:
+		r.Offset = p.Offset
+	case driver.Since:
+		r.Since = &p.Time
+	case driver.Default:
+		r.Kind = ""
+	}
+}
+
+// streamArgs is where a stream consumer starts.
+func streamArgs(p, def driver.Position) (args amqp.Table, next int64) {
+	if p.Kind == driver.Default {
+		p = def
+	}
+	switch p.Kind {
+	case driver.At:
+		return amqp.Table{"x-stream-offset": p.Offset}, p.Offset
+	case driver.Since:
+		return amqp.Table{"x-stream-offset": p.Time}, 0
+	case driver.Latest:
+		return amqp.Table{"x-stream-offset": "next"}, 0
+	}
+	return amqp.Table{"x-stream-offset": "first"}, 0
+}

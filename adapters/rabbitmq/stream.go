@@ -1,0 +1,148 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// wanted looks at a stream delivery before it is returned. The broker starts at the
+// chunk that holds the offset asked for, so earlier ones come first; and where the
+// offset is gone it starts at the oldest there is, without a word.
+func (c *consumer) wanted(f *feed, d *amqp.Delivery) bool {
+	off := streamOffset(d)
+	if off < f.next {
+		f.skip(d)
+		return false
+	}
+	missing := f.gapFrom >= 0 && off > f.gapFrom
+	lost := f.gapFrom
+	f.gapFrom = -1
+	if !missing {
+		return true
+	}
+	err := fmt.Errorf("offset %d of %s is gone, the oldest is %d", lost, f.queue, off)
+	if c.sub.Notify != nil {
+		c.sub.Notify(driver.Event{Kind: driver.OutOfRange, Partition: f.label, Err: err})
+	}
+	switch c.sub.Reset {
+	case driver.Earliest:
+		return true
+	case driver.Latest:
+		c.mu.Lock()
+		for _, p := range c.parts {
+			if p.label == f.label {
+				p.jump = driver.Position{Kind: driver.Latest, Partition: p.label}
+			}
+		}
+		c.mu.Unlock()
+		c.poke(c.kick)
+	}
+	f.setClosing() // Default: this partition stops
+	return false
+}
+
+// skip gives the credit of a message back that core will not see.
+func (f *feed) skip(d *amqp.Delivery) {
+	f.mu.Lock()
+	ok := f.ledger.settle(d.DeliveryTag)
+	f.ledger.prefix()
+	f.mu.Unlock()
+	if ok {
+		_ = f.ch.Ack(d.DeliveryTag, false) // a lost channel shows at the next look
+	}
+}
+
+// jumps ends the life when a partition goes on elsewhere.
+func (l *life) jumps() error {
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	for _, p := range l.c.parts {
+		if p.f != nil && p.jump.Kind != driver.Default {
+			return driver.Errorf(l.c.op, driver.Transient, "partition %q goes on at its end", p.label)
+		}
+	}
+	return nil
+}
+
+// commit stores the highest position acked for this partition, with its state, as a
+// confirmed record in the owner queue, then gives the credit back. Nack and Return of a
+// log change nothing: core holds the message, and it is not committed.
+func (c *consumer) commit(ctx context.Context, op string, f *feed, batch []driver.Settlement, mine []int, errs []error) {
+	last := -1
+	for _, i := range mine {
+		if d := batch[i].Disposition; d != driver.Ack && d != driver.Reject {
+			continue
+		}
+		if last < 0 || batch[i].Receipt.Aux >= batch[last].Receipt.Aux {
+			last = i
+		}
+	}
+	if last < 0 {
+		return
+	}
+	err := f.store(ctx, c, op, &batch[last])
+	for _, i := range mine {
+		if d := batch[i].Disposition; d == driver.Ack || d == driver.Reject {
+			errs[i] = err
+		}
+	}
+}
+
+func (f *feed) store(ctx context.Context, c *consumer, op string, e *driver.Settlement) error {
+	f.busy.Lock()
+	defer f.busy.Unlock()
+	if f.gone {
+		return driver.Errorf(op, driver.LeaseLost, "partition %q has been given back", f.label)
+	}
+	if len(e.State) > stateBytes {
+		return driver.Errorf(op, driver.TooLarge, "Settlement.State has %d bytes, the limit is %d", len(e.State), stateBytes)
+	}
+	next := e.Receipt.Aux + 1
+	if c.owned {
+		f.recMu.Lock()
+		f.rec.Seq++
+		f.rec.Kind, f.rec.Offset, f.rec.Since, f.rec.State = "at", next, nil, e.State
+		rec := f.rec
+		f.recMu.Unlock()
+		if err := c.b.publishRecord(ctx, op, c.ownerOf(f.label), rec.publishing()); err != nil {
+			return err
+		}
+	}
+	f.acked = max(f.acked, next)
+	tag := uint64(e.Receipt.Seq)
+	f.mu.Lock()
+	ok := f.ledger.settleTo(tag)
+	f.mu.Unlock()
+	if !ok {
+		return nil // committed again, the credit was given before
+	}
+	done := f.s.guard(ctx)
+	defer done()
+	if err := f.ch.Ack(tag, true); err != nil && !c.owned {
+		return settleError(op, err)
+	}
+	return nil
+}
+
+func (c *consumer) ownerOf(label string) string {
+	for _, p := range c.parts {
+		if p.label == label {
+			return p.owner
+		}
+	}
+	return ""
+}
+
+// members is the queue whose consumers are counted.
+func (c *consumer) members() string { return membersOf(c.sub.From, c.sub.Group) }
+
+func membersOf(d driver.Destination, group string) string {
+	if d.Shape == driver.Queue {
+		group = ""
+	}
+	return membersQueue(d.Name, group)
+}
