@@ -251,7 +251,14 @@ func (c *consumer) fill(want driver.Demand) []driver.Received {
 			ready++
 		}
 	}
-	clear(c.out)
+	// Every entry is written in full, so only what the last call left beyond this one's
+	// must be let go of.
+	last := c.out
+	defer func() {
+		if n := len(c.out); n < len(last) && cap(last) == cap(c.out) {
+			clear(last[n:])
+		}
+	}()
 	c.out = c.out[:0]
 	if ready == 0 {
 		return nil
@@ -262,7 +269,7 @@ func (c *consumer) fill(want driver.Demand) []driver.Received {
 	}
 	share := max(1, (most+ready-1)/ready)
 	room := max(want.Bytes, 1)
-	headers := make([]driver.Header, 0, most*2)
+	var headers []driver.Header // most records carry no header but ours
 	for full := false; !full && len(c.out) < most; {
 		before := len(c.out)
 		for range c.ring {
