@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"time"
 )
@@ -107,7 +108,7 @@ func play(ctx context.Context, r row, pairs int, d time.Duration, progress io.Wr
 
 // pair takes one sample of each side.
 func (m *match) pair(ctx context.Context, d time.Duration, peerFirst bool) (ours, peer measure, err error) {
-	one := func(s sampler) (got measure) {
+	one := func(side string, s sampler) (got measure) {
 		if err == nil && m.between != nil {
 			err = m.between(ctx)
 		}
@@ -115,18 +116,19 @@ func (m *match) pair(ctx context.Context, d time.Duration, peerFirst bool) (ours
 			return got
 		}
 		runtime.GC() // what the other side left is not this one's to collect
-		if got, err = s(ctx, d); err == nil && got.messages == 0 {
+		pprof.Do(ctx, pprof.Labels("side", side), func(ctx context.Context) { got, err = s(ctx, d) })
+		if err == nil && got.messages == 0 {
 			err = errors.New("nothing went through")
 		}
 		return got
 	}
 	if peerFirst {
-		peer = one(m.peer)
-		ours = one(m.ours)
+		peer = one("peer", m.peer)
+		ours = one("ours", m.ours)
 		return ours, peer, err
 	}
-	ours = one(m.ours)
-	peer = one(m.peer)
+	ours = one("ours", m.ours)
+	peer = one("peer", m.peer)
 	return ours, peer, err
 }
 
