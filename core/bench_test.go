@@ -97,7 +97,7 @@ func BenchmarkConsume(b *testing.B) {
 }
 
 func TestConsumeAllocatesAtMostTwicePerMessage(t *testing.T) {
-	const n = 200_000
+	const n = 20_000
 	for _, order := range []core.Order{core.Unordered, core.ByKey} {
 		per := testing.AllocsPerRun(1, func() { consumeN(t, driver.Each, n, order) }) / n
 		if per > 2 {

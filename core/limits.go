@@ -1,7 +1,9 @@
 package core
 
 import (
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/varal-go/varal/core/driver"
 )
@@ -29,6 +31,23 @@ func (l *Limits) setDefaults() {
 	setDefault(&l.HeaderValue, 4<<10)
 	setDefault(&l.HeaderBytes, 16<<10)
 	setDefault(&l.Key, 256)
+}
+
+// maxName is the longest name any of the brokers takes.
+const maxName = 255
+
+// checkName refuses a destination's or group's name that no broker takes, before it
+// reaches one, or a log.
+func checkName(op, field, name string) error {
+	if len(name) > maxName {
+		return driver.Errorf(op, driver.Permanent, "%s has %d bytes; the longest that any broker takes is %d", field, len(name), maxName)
+	}
+	for _, r := range name {
+		if r == utf8.RuneError || !strconv.IsPrint(r) {
+			return driver.Errorf(op, driver.Permanent, "%s %q holds a character that does not print", field, name)
+		}
+	}
+	return nil
 }
 
 // reserved reports whether a header name is varal's own.

@@ -95,7 +95,10 @@ func (b *batch) checkCall(ctx context.Context) error {
 		return driver.Errorf(b.op(), driver.Permanent, "Partitions is %d", b.to.Partitions)
 	}
 	b.caps = b.c.d.Capabilities(b.to)
-	return nil
+	if err := checkName(b.op(), "the destination's name", b.label.Name); err != nil {
+		return err
+	}
+	return checkName(b.op(), "the group's name", b.label.Group)
 }
 
 // prepare checks every message and copies the good ones onto the wire.

@@ -100,9 +100,8 @@ func (s *Consumer) step(f *flight, a *arena) {
 		s.mu.Lock()
 		s.emitted(f, err)
 	case phaseDead:
-		err := s.deadLetter(f)
 		s.mu.Lock()
-		s.deadLettered(f, err)
+		s.exhausted(f)
 	case phaseHop:
 		err := s.sendOn(f)
 		s.mu.Lock()

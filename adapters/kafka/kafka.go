@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -29,7 +31,6 @@ type kafka struct {
 	closed    bool                   // guarded by mu
 	consumers map[*consumer]struct{} // guarded by mu
 	closing   sync.Once
-	closeErr  error
 }
 
 // Open asks a broker once, so that a wrong address, certificate or password is told
@@ -70,12 +71,25 @@ func (d *kafka) ask(ctx context.Context) error {
 	defer cancel()
 	meta, err := d.adm.BrokerMetadata(ctx)
 	if err != nil {
-		return d.explain(err)
+		return d.conf.hint(d.explain(err))
 	}
 	if len(meta.Brokers) == 0 {
 		return errors.New("the cluster answered but names no broker")
 	}
 	return nil
+}
+
+// hint recognises a listener that wants TLS or SASL from a client that has none. The
+// client has no error of its own for every way in which a broker hangs up.
+func (c Config) hint(err error) error {
+	switch {
+	case c.TLS == nil && strings.Contains(err.Error(), "tls alert record"):
+		return driver.Errorf("open kafka", driver.Denied, "the broker speaks TLS here: set tls (kafkas://): %w", err)
+	case errors.Is(err, io.EOF):
+		// Not a restart: the client has asked again for a while.
+		return driver.Errorf("open kafka", driver.Denied, "the broker hangs up on our first question: does it want TLS or SASL, are user and password right? %w", err)
+	}
+	return err
 }
 
 // Capabilities tells what a destination can do.
@@ -94,8 +108,9 @@ func (d *kafka) Capabilities(driver.Destination) driver.Capabilities {
 func (d *kafka) Admin() driver.Admin { return &admin{d} }
 
 // Close ends all consumers, then the connections. Publishes under way end Ambiguous.
-// Past ctx it cuts what is left.
+// Past ctx it cuts what is left. A second call returns nil.
 func (d *kafka) Close(ctx context.Context) error {
+	var err error
 	d.closing.Do(func() {
 		d.mu.Lock()
 		d.closed = true
@@ -104,29 +119,28 @@ func (d *kafka) Close(ctx context.Context) error {
 			open = append(open, c)
 		}
 		d.mu.Unlock()
-		errs := make([]error, len(open)+1)
+		errs := make([]error, len(open))
 		var wg sync.WaitGroup
 		for i, c := range open {
 			wg.Go(func() { errs[i] = c.Close(ctx) })
 		}
 		wg.Wait()
 		d.link.close()
-		errs[len(open)] = closeClient(ctx, d.cl, d.kill)
-		d.closeErr = errors.Join(errs...)
+		closeClient(ctx, d.cl, d.kill)
+		err = errors.Join(errs...)
 	})
-	return d.closeErr
+	return err
 }
 
 // closeClient closes cl; past ctx it ends the client's own context, on which every
 // request of it hangs, and waits for the rest of Close.
-func closeClient(ctx context.Context, cl *kgo.Client, kill context.CancelFunc) error {
+func closeClient(ctx context.Context, cl *kgo.Client, kill context.CancelFunc) {
 	defer kill()
 	_, abandoned, wait := deadline.Do(ctx, func() error { cl.Close(); return nil }, nil)
 	if abandoned {
 		kill()
 	}
 	wait()
-	return nil
 }
 
 func (d *kafka) isClosed() bool {

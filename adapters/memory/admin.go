@@ -202,6 +202,7 @@ func (d *destination) removeGroup(op, name string) (bool, error) {
 	}
 	g.mu.Lock()
 	members := len(g.members)
+	g.gone.Store(members == 0) // from here on a Subscribe that has found it looks again
 	g.mu.Unlock()
 	if members > 0 {
 		return false, driver.Errorf(op, driver.Conflict, "the group has %d consumers", members)

@@ -48,7 +48,7 @@ func (b *backlog) lane(m *stored) *lane {
 }
 
 // fits returns how many of msgs, counted from the first, there is room for.
-func (b *backlog) fits(msgs []*stored, l limits) int {
+func (b *backlog) fits(msgs []stored, l limits) int {
 	n, bytes := min(len(msgs), l.messages-b.count), b.bytes
 	for i := range max(0, n) {
 		if bytes += msgs[i].size; bytes > l.bytes {
@@ -59,21 +59,24 @@ func (b *backlog) fits(msgs []*stored, l limits) int {
 }
 
 // push takes new messages in.
-func (b *backlog) push(msgs []*stored, now int64) {
+func (b *backlog) push(msgs []stored, now int64) {
 	items := make([]item, len(msgs))
-	for i, m := range msgs {
-		it := &items[i]
-		it.m, it.of = m, b
-		b.count++
-		b.bytes += m.size
-		if m.due > now {
-			it.state = delayed
-			b.delayed++
-			b.times.add(it, m.due)
-			continue
-		}
-		b.offer(it, now)
+	for i := range msgs {
+		b.add(&items[i], &msgs[i], now)
 	}
+}
+
+func (b *backlog) add(it *item, m *stored, now int64) {
+	it.m, it.of = m, b
+	b.count++
+	b.bytes += m.size
+	if m.due > now {
+		it.state = delayed
+		b.delayed++
+		b.times.add(it, m.due)
+		return
+	}
+	b.offer(it, now)
 }
 
 // offer makes an item ready, or lets it go if its time is over.
@@ -208,8 +211,7 @@ func (b *backlog) takePart(c *consumer, t *tenure, w *want) {
 			}
 			l.pop()
 			b.handOut(it, t, w)
-			c.buf = append(c.buf, driver.Received{})
-			r := &c.buf[len(c.buf)-1]
+			r := c.slot()
 			r.Message = it.m.Message
 			r.Receipt = driver.Receipt{Partition: t.name, Epoch: t.epoch, Seq: it.token, Ref: it}
 			r.Offset = -1

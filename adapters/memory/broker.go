@@ -107,6 +107,8 @@ func (b *Broker) Restart() {
 		g.rebalance()
 		g.handOver(g.src.advance(b.now()))
 	})
+	b.notify(driver.Disconnected)
+	b.notify(driver.Connected)
 }
 
 // Evict does what a broker does to the consumers of a client that was killed or frozen:

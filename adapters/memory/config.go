@@ -22,6 +22,11 @@ const (
 	maxLease   = 12 * time.Hour // in all, extensions included
 	maxState   = 64 << 10
 	priorities = 10
+
+	// maxHistory is what a topic keeps for groups to come once it has one. Before that
+	// nobody else has its messages, so it keeps all that its limits allow; after it the rest
+	// would be a heap that the garbage collector walks for the sake of a rare case.
+	maxHistory = 1 << 16
 )
 
 // Config of one driver. The zero Config is a new private broker with the defaults.
@@ -39,9 +44,9 @@ type Config struct {
 	// The limits below belong to destinations this driver creates.
 
 	// MaxMessages a destination keeps: the backlog of each group of a queue or topic (a
-	// full one makes publishing Transient), and what a topic keeps for later groups or a
-	// stream keeps at all (the oldest go; a stream divides the number by its partitions).
-	// 0 = 1,000,000.
+	// full one makes publishing Transient), and what a topic keeps for later groups (at
+	// most 65,536 once it has a group) or a stream keeps at all (the oldest go; a stream
+	// divides the number by its partitions). 0 = 1,000,000.
 	MaxMessages int
 	// MaxStored is the same limit in bytes. 0 = 256 MiB.
 	MaxStored int64

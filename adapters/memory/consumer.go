@@ -114,6 +114,17 @@ func (c *consumer) eachTenure(w *want, f func(*tenure)) {
 	}
 }
 
+// slot returns the next place in buf. It may hold an older message: a source sets every
+// field that it ever sets, which is cheaper than clearing all of them first.
+func (c *consumer) slot() *driver.Received {
+	if n := len(c.buf); n < cap(c.buf) {
+		c.buf = c.buf[:n+1]
+	} else {
+		c.buf = append(c.buf, driver.Received{})
+	}
+	return &c.buf[len(c.buf)-1]
+}
+
 // Receive implements driver.Consumer.
 func (c *consumer) Receive(ctx context.Context, demand driver.Demand) ([]driver.Received, error) {
 	select {
@@ -180,8 +191,12 @@ func (c *consumer) attempt(ctx context.Context, demand *driver.Demand, waited bo
 		}
 		return never, nil
 	}
-	able := w.records > 0 && !w.paused("")
-	return g.enlist(c, able, next), nil
+	able := w.records > 0 && !w.paused("") && len(c.tenures) > 0 && c.tenures[0].state == open
+	at := g.enlist(c, able, next)
+	if !able { // it may have been woken for something that it can no longer take
+		g.handOver(next)
+	}
+	return at, nil
 }
 
 // check returns why Receive ends. The lock is held.
@@ -291,12 +306,13 @@ func (c *consumer) Close(ctx context.Context) error {
 
 // drain waits until Receive has left and every Revoke has returned.
 func (c *consumer) drain(ctx context.Context) error {
+	var err error
 	select {
 	case c.busy <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		err = ctx.Err()
 	}
-	err := c.joinRevokes(ctx)
+	err = errors.Join(err, c.joinRevokes(ctx))
 	c.g.mu.Lock()
 	var names []string
 	for _, t := range c.tenures {

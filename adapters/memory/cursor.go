@@ -77,8 +77,7 @@ func (c *cursor) takePart(m *consumer, t *tenure, w *want) {
 		if !w.admit(s.size, len(m.buf)) {
 			return
 		}
-		m.buf = append(m.buf, driver.Received{})
-		r := &m.buf[len(m.buf)-1]
+		r := m.slot()
 		r.Message = s.Message
 		r.Receipt = driver.Receipt{Partition: t.name, Epoch: t.epoch, Seq: t.next}
 		r.Offset = t.next

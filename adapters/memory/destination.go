@@ -79,7 +79,7 @@ func (d *destination) allGroups() []*group {
 // lock is held.
 func (d *destination) findGroup(name string) *group {
 	for _, g := range d.groups {
-		if !g.hidden && (d.shape == driver.Queue || g.name == name) {
+		if !g.hidden && !g.gone.Load() && (d.shape == driver.Queue || g.name == name) {
 			return g
 		}
 	}
@@ -125,11 +125,10 @@ func (d *destination) makeGroup(op, name string, start driver.Position) (*group,
 		if start.Kind != driver.Latest {
 			l := d.logs[0]
 			l.trim(now)
-			kept := make([]*stored, 0, l.ring.len())
-			for i := range l.ring.len() {
-				kept = append(kept, l.ring.at(i))
+			items := make([]item, l.ring.len())
+			for i := range items {
+				g.backlog.add(&items[i], l.ring.at(i), now)
 			}
-			g.backlog.push(kept, now)
 		}
 	case driver.Stream:
 		c := g.src.(*cursor)

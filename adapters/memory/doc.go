@@ -14,8 +14,8 @@
 //	                 (≤ 7 days)            Unsupported
 //	return           again at once, the    same                           nothing: it is not committed
 //	                 count is given back
-//	lease            Config.Lease, extend  same; a lease that ends costs  none
-//	                 up to 12 h in all     its owner the whole partition
+//	lease            Config.Lease, extend  same; when one ends its owner  none
+//	                 up to 12 h in all     loses all its partitions
 //	publish Delay    ≤ 7 days              same; takes its place in the   Unsupported
 //	                                       partition when it is due
 //	TTL              yes, until handed out same                           Unsupported
@@ -31,7 +31,8 @@
 //
 // # Groups
 //
-// A topic keeps what was published within its limits. A group that is made later
+// A topic keeps what was published within its limits, and once it has a group the last
+// 65,536 of it. A group that is made later
 // starts at its Start: Default and Earliest mean everything the topic still keeps,
 // so publishing before the first Subscribe loses nothing; Latest means from now on.
 // From then on the group has a backlog of its own, also while nobody is attached.
@@ -46,6 +47,8 @@
 // driver.PartitionOf(key, K), messages without a key go round. Partitions are spread
 // evenly over the consumers of a group; one moves only after the old owner's Revoke
 // returned. What comes back to a partition is handed out before what is later in it.
+// Whoever lets a lease end there is taken for dead: its partitions go to the others at
+// once (Revoke with an ended context), and it is a member again with its next Receive.
 //
 // # Gaps
 //

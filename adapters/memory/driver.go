@@ -81,21 +81,42 @@ func (cl *client) Subscribe(ctx context.Context, sub driver.Subscription) (drive
 	if err := ctx.Err(); err != nil {
 		return nil, driver.Errorf(op, driver.Transient, "nothing was done: %w", err)
 	}
-	g, err := d.groupFor(op, sub)
-	if err != nil {
-		return nil, err
+	for {
+		g, err := d.groupFor(op, sub)
+		if err != nil {
+			return nil, err
+		}
+		c, err := cl.enter(op, sub, g)
+		if c != nil || err != nil {
+			return c, err
+		}
 	}
+}
+
+// enter makes a consumer of g; nil, nil if g was deleted meanwhile.
+func (cl *client) enter(op string, sub driver.Subscription, g *group) (driver.Consumer, error) {
 	c := newConsumer(cl, sub, g)
+	// Held as by a Receive, so that a Close of the driver waits: it would otherwise close
+	// the consumer between its first Assigned and the note that it is open, and nobody
+	// would wait for the Revoke that follows.
+	c.busy <- struct{}{}
+	defer func() { <-c.busy }()
 	if !cl.remember(c) {
 		if g.private {
-			d.dropGroup(g)
+			g.d.dropGroup(g)
 		}
 		return nil, driver.Errorf(op, driver.Closed, "the driver is closed")
 	}
 	g.mu.Lock()
-	g.join(c)
-	c.openPending()
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	if g.gone.Load() {
+		cl.forget(c)
+		return nil, nil
+	}
+	if c.state == running {
+		g.join(c)
+		c.openPending()
+	}
 	return c, nil
 }
 

@@ -3,6 +3,7 @@ package memory
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
@@ -22,9 +23,10 @@ type source interface {
 type group struct {
 	d       *destination
 	name    string
-	shared  bool // no partitions: every member holds a tenure of "" at the same time
-	private bool // made for one consumer, ends with it
-	hidden  bool // a stream read without a group: not to be found by name
+	shared  bool        // no partitions: every member holds a tenure of "" at the same time
+	private bool        // made for one consumer, ends with it
+	hidden  bool        // a stream read without a group: not to be found by name
+	gone    atomic.Bool // deleted; set under mu while there is no member
 
 	mu      sync.Mutex
 	src     source

@@ -80,8 +80,9 @@ func (p *parcel) pack(batch []*driver.Message, maxBytes int) {
 			p.fail(i, len(batch), driver.Unsupported, "message %s: %s", m.ID, why)
 			continue
 		}
-		p.msgs = append(p.msgs, stored{Message: *m, at: p.now, size: int64(size), index: i})
+		p.msgs = p.msgs[:len(p.msgs)+1] // and not append: the message is copied once
 		s := &p.msgs[len(p.msgs)-1]
+		s.Message, s.at, s.size, s.index = *m, p.now, int64(size), i
 		if n := len(body); m.Body != nil {
 			body = append(body, m.Body...)
 			s.Body = body[n:len(body):len(body)]
@@ -139,32 +140,21 @@ func (p *parcel) refuse(m *driver.Message) string {
 
 // publish puts what there is room for into the backlog and returns how many that were.
 func (g *group) publish(msgs []stored, now int64) int {
-	refs := references(msgs)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	next := g.backlog.advance(now) // what has expired makes room
-	n := g.backlog.fits(refs, g.d.limits)
-	g.backlog.push(refs[:n], now)
+	g.backlog.advance(now) // what has expired makes room
+	n := g.backlog.fits(msgs, g.d.limits)
+	g.backlog.push(msgs[:n], now)
 	if g.waiting > 0 {
-		next = g.backlog.advance(now)
-		g.handOver(next)
+		g.handOver(g.backlog.advance(now))
 	}
 	return n
-}
-
-func references(msgs []stored) []*stored {
-	refs := make([]*stored, len(msgs))
-	for i := range msgs {
-		refs[i] = &msgs[i]
-	}
-	return refs
 }
 
 // multiply gives each group of a topic its copy. A prefix of the batch is stored, the same
 // for all groups: their backlogs only grow under the topic's lock, so what fits in
 // the first loop still fits in the second.
 func (d *destination) multiply(p *parcel) (int, error) {
-	refs := references(p.msgs)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	groups := d.groups
@@ -175,24 +165,28 @@ func (d *destination) multiply(p *parcel) (int, error) {
 		}
 		groups = []*group{g}
 	}
-	n := len(refs)
+	n := len(p.msgs)
 	for _, g := range groups {
 		g.mu.Lock()
 		g.backlog.advance(p.now)
-		n = min(n, g.backlog.fits(refs[:n], d.limits))
+		n = min(n, g.backlog.fits(p.msgs[:n], d.limits))
 		g.mu.Unlock()
 	}
 	for _, g := range groups {
 		g.mu.Lock()
-		g.backlog.push(refs[:n], p.now)
+		g.backlog.push(p.msgs[:n], p.now)
 		g.handOver(g.backlog.advance(p.now))
 		g.mu.Unlock()
 	}
 	if p.to.Group == "" {
-		for _, m := range refs[:n] {
-			d.logs[0].append(m)
+		l := d.logs[0]
+		for i := range n {
+			l.append(&p.msgs[i])
 		}
-		d.logs[0].trim(p.now)
+		if l.limits.messages = d.limits.messages; len(groups) > 0 {
+			l.limits.messages = min(d.limits.messages, maxHistory)
+		}
+		l.trim(p.now)
 	}
 	return n, nil
 }

@@ -19,7 +19,8 @@ const (
 func Wait(n int, base, limit time.Duration, shape Shape, r float64) time.Duration {
 	w := base
 	for range max(n, 1) - 1 {
-		if w >= limit || w > 1<<62 {
+		if w > limit/2 { // the next doubling passes limit, and might overflow
+			w = limit
 			break
 		}
 		w *= 2

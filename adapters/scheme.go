@@ -1,0 +1,153 @@
+package adapters
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/varal-go/varal/adapters/kafka"
+	"github.com/varal-go/varal/adapters/memory"
+	"github.com/varal-go/varal/adapters/rabbitmq"
+	"github.com/varal-go/varal/core"
+	"github.com/varal-go/varal/core/driver"
+)
+
+// schemes in the order in which errors list them, with the one that encrypts.
+var schemes = map[string]string{"memory": "", "kafka": "kafkas", "kafkas": "kafkas", "amqp": "amqps", "amqps": "amqps"}
+
+const schemeList = "memory:, kafka://, kafkas://, amqp:// or amqps://"
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// complete checks a target's URL and applies what depends on its scheme.
+func (t *target) complete() error {
+	scheme := schemeOf(t.url)
+	encrypted, known := schemes[scheme]
+	switch {
+	case !known:
+		return driver.Errorf("open "+Redact(t.url), driver.Permanent, "the URL must begin with %s", schemeList)
+	case Redact(t.url) == unparseable:
+		return driver.Errorf("open "+unparseable, driver.Permanent, "the URL cannot be read: write %s and percent-encode the special characters of user and password", forms[encrypted])
+	case t.tls != nil && encrypted == "":
+		return driver.Errorf("open "+Redact(t.url), driver.Permanent, "tls: a broker in this process has no connection to encrypt")
+	}
+	if t.tls != nil { // a tls block means TLS; a plain scheme beside it must not win in silence
+		t.url = encrypted + t.url[len(scheme):]
+	}
+	if t.provision == core.ProvisionDefault {
+		t.provision = core.ProvisionVerify
+		if scheme == "memory" {
+			t.provision = core.ProvisionCreate
+		}
+	}
+	t.secrets = append(t.secrets, secretsOf(t.url)...)
+	return nil
+}
+
+var forms = map[string]string{
+	"":       "memory: or memory:NAME",
+	"kafkas": "kafka://user:password@host:port,host:port?parameter=value",
+	"amqps":  "amqp://user:password@host:port/vhost?parameter=value",
+}
+
+// open is the explicit switch.
+func (t *target) open(ctx context.Context, dial dialer, notify func(core.Event)) (driver.Driver, error) {
+	var d driver.Driver
+	var err error
+	switch schemeOf(t.url) {
+	case "memory":
+		d, err = openMemory(ctx, t, notify)
+	case "kafka", "kafkas":
+		d, err = openKafka(ctx, t, dial, notify)
+	case "amqp", "amqps":
+		d, err = openRabbitMQ(ctx, t, dial, notify)
+	}
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	return d, nil
+}
+
+func openMemory(ctx context.Context, t *target, notify func(core.Event)) (driver.Driver, error) {
+	c, err := memory.ParseURL(t.url)
+	if err != nil {
+		return nil, err
+	}
+	c.Notify = notify
+	return memory.Open(ctx, c)
+}
+
+func openKafka(ctx context.Context, t *target, dial dialer, notify func(core.Event)) (driver.Driver, error) {
+	c, err := kafka.ParseURL(t.url)
+	if err != nil {
+		return nil, err
+	}
+	if c.TLS, err = t.oneTLS(c.TLS); err != nil {
+		return nil, err
+	}
+	c.Dial, c.Notify = dial, notify
+	return kafka.Open(ctx, c)
+}
+
+func openRabbitMQ(ctx context.Context, t *target, dial dialer, notify func(core.Event)) (driver.Driver, error) {
+	c, err := rabbitmq.ParseURL(t.url)
+	if err != nil {
+		return nil, err
+	}
+	if c.TLS, err = t.oneTLS(c.TLS); err != nil {
+		return nil, err
+	}
+	c.Dial, c.Notify = dial, notify
+	return rabbitmq.Open(ctx, c)
+}
+
+// oneTLS refuses two answers to the same question.
+func (t *target) oneTLS(inURL *TLS) (*TLS, error) {
+	switch {
+	case t.tls == nil:
+		return inURL, nil
+	case inURL != nil && *inURL != TLS{}:
+		return nil, driver.Errorf("", driver.Permanent, "tls is set in the URL's parameters and beside it: keep one")
+	}
+	return t.tls, nil
+}
+
+// explain gives an adapter's error the broker's name and a class, and takes secrets
+// out of its text.
+func (t *target) explain(err error) error {
+	class := driver.ClassOf(err)
+	if class == 0 { // ParseURL of an adapter may return a plain error: it is about the URL
+		class = driver.Permanent
+	}
+	return &driver.Error{Op: "open " + Redact(t.url), Class: class, Err: &scrubbed{err: err, secrets: t.secrets}}
+}
+
+// scrubbed is an error whose text hides secrets. errors.Is and errors.As reach the
+// error itself.
+type scrubbed struct {
+	err     error
+	secrets []string
+}
+
+func (s *scrubbed) Error() string {
+	text := s.err.Error()
+	if e, ok := s.err.(*driver.Error); ok { //nolint:errorlint // the outermost only: its class is told by whoever wraps this
+		text = strings.TrimSuffix(text, " ("+e.Class.String()+")")
+	}
+	text = strings.TrimSpace(text)
+	// Longest first: a secret that begins with another would keep its tail otherwise.
+	all := slices.SortedFunc(slices.Values(s.secrets), func(a, b string) int { return len(b) - len(a) })
+	for _, secret := range all {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, hidden)
+		}
+	}
+	return text
+}
+
+func (s *scrubbed) Unwrap() error { return s.err }
+
+// Format keeps %+v and %#v from printing the fields.
+func (s *scrubbed) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.Error())) }

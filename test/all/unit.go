@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// repoRules holds the tests about the repository itself; the imports stage runs it.
+const repoRules = "github.com/varal-go/varal/test/repo"
+
+const (
+	module         = "github.com/varal-go/varal"
+	packageTimeout = "10m" // of one test binary
+	unitTimeout    = 40 * time.Minute
+)
+
+func (s *session) unit() {
+	race, why := s.raceFlag()
+	if why != "" {
+		s.line("  %s the race detector: %s", s.paint(yellow, "without"), why)
+	}
+	out, err := s.command(s.ctx, s.root, nil, append([]string{"go", "list", "-e"}, s.pkgs...)...).Output()
+	if err != nil {
+		s.fail("go list", err.Error())
+		return
+	}
+	pkgs := slices.DeleteFunc(strings.Fields(string(out)), func(p string) bool { return p == repoRules })
+	s.test(pkgs, race, nil)
+}
+
+// test runs go test and counts from its JSON.
+func (s *session) test(pkgs []string, race string, env []string) {
+	ctx, cancel := context.WithTimeout(s.ctx, unitTimeout)
+	defer cancel()
+	argv := []string{"go", "test", "-json", "-count=1", "-shuffle=on", "-p=2", "-timeout=" + packageTimeout}
+	if race != "" {
+		argv = append(argv, race)
+	}
+	cmd := s.command(ctx, s.root, env, append(argv, pkgs...)...)
+	pipe, err := cmd.StdoutPipe()
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		s.fail("go test", err.Error())
+		return
+	}
+	e := newEvents(s)
+	e.read(pipe)
+	err = cmd.Wait()
+	s.tally.add(e.tally)
+	e.skips()
+	if err != nil && e.tally.failed == 0 {
+		// Nothing of what was read explains it: a bad flag, a broken go.mod, a timeout.
+		s.fail("go test", fmt.Sprintf("%v (%v)\n%s%s", err, context.Cause(ctx), stderr.String(), e.stray.String()))
+	}
+}
+
+// event is one line of go test -json.
+type event struct {
+	Action, Package, Test, Output string
+	ImportPath, FailedBuild       string
+	Elapsed                       float64
+}
+
+// events turns the stream into counts, one line per package, and failures in full.
+type events struct {
+	s       *session
+	tally   tally
+	perPkg  map[string]*tally
+	output  map[string]*strings.Builder // by package and test
+	failed  map[string][]string         // tests of a package, in order
+	builds  map[string]*strings.Builder // compiler output by import path
+	reasons map[string]int
+	stray   strings.Builder
+}
+
+func newEvents(s *session) *events {
+	return &events{
+		s: s, perPkg: map[string]*tally{}, output: map[string]*strings.Builder{}, failed: map[string][]string{},
+		builds: map[string]*strings.Builder{}, reasons: map[string]int{},
+	}
+}
+
+func (e *events) read(r io.Reader) {
+	b := bufio.NewReaderSize(r, 1<<16)
+	for {
+		line, err := b.ReadBytes('\n')
+		var ev event
+		switch {
+		case len(line) == 0:
+		case json.Unmarshal(line, &ev) != nil:
+			e.stray.Write(line)
+		default:
+			e.take(ev)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (e *events) take(ev event) {
+	switch {
+	case ev.Action == "build-output":
+		text(e.builds, ev.ImportPath).WriteString(ev.Output)
+	case ev.Action == "output":
+		text(e.output, ev.Package+" "+ev.Test).WriteString(ev.Output)
+	case ev.Action != "pass" && ev.Action != "fail" && ev.Action != "skip":
+	case ev.Test == "":
+		e.pkg(ev)
+	default:
+		e.one(ev)
+	}
+}
+
+func text(m map[string]*strings.Builder, key string) *strings.Builder {
+	if m[key] == nil {
+		m[key] = &strings.Builder{}
+	}
+	return m[key]
+}
+
+// one counts a test or a subtest.
+func (e *events) one(ev event) {
+	if e.perPkg[ev.Package] == nil {
+		e.perPkg[ev.Package] = &tally{}
+	}
+	t, key := e.perPkg[ev.Package], ev.Package+" "+ev.Test
+	switch ev.Action {
+	case "pass":
+		t.passed++
+	case "skip":
+		t.skipped++
+		e.reasons[reason(text(e.output, key).String())]++
+	case "fail":
+		t.failed++
+		e.failed[ev.Package] = append(e.failed[ev.Package], ev.Test)
+		return // the output is wanted
+	}
+	delete(e.output, key)
+}
+
+// pkg ends a package: its line, and the output of what failed in it.
+func (e *events) pkg(ev event) {
+	t := e.perPkg[ev.Package]
+	if t == nil {
+		t = &tally{}
+	}
+	name := strings.TrimPrefix(strings.TrimPrefix(ev.Package, module), "/")
+	took := time.Duration(ev.Elapsed * float64(time.Second))
+	switch {
+	case ev.Action == "fail":
+		e.broken(ev, name, t)
+	case t.passed+t.skipped > 0:
+		e.s.result(green, "ok", name, took, t.String())
+	}
+	e.tally.add(*t)
+	delete(e.output, ev.Package+" ")
+}
+
+func (e *events) broken(ev event, name string, t *tally) {
+	if t.failed == 0 { // it did not compile, or ended outside a test
+		t.failed++
+		out := text(e.output, ev.Package+" ").String()
+		if ev.FailedBuild != "" {
+			out = text(e.builds, ev.FailedBuild).String() + out
+		}
+		for key, b := range e.output { // tests that were running when it ended
+			if strings.HasPrefix(key, ev.Package+" ") && key != ev.Package+" " {
+				out += b.String()
+			}
+		}
+		e.s.failures = append(e.s.failures, failure{name, out})
+	}
+	for _, test := range e.failed[ev.Package] {
+		e.s.failures = append(e.s.failures, failure{name + " " + test, text(e.output, ev.Package+" "+test).String()})
+	}
+	e.s.result(red, "FAIL", name, time.Duration(ev.Elapsed*float64(time.Second)), t.String())
+}
+
+// reason is the last line that the test itself printed.
+func reason(out string) string {
+	last := "no reason given"
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "===") || strings.HasPrefix(line, "---") {
+			continue
+		}
+		last = line
+	}
+	if _, after, ok := strings.Cut(last, ".go:"); ok {
+		if _, msg, ok := strings.Cut(after, ": "); ok {
+			last = msg
+		}
+	}
+	return last
+}
+
+// skips says why tests were skipped, most frequent first.
+func (e *events) skips() {
+	var reasons []string
+	for r := range e.reasons {
+		reasons = append(reasons, r)
+	}
+	slices.SortFunc(reasons, func(a, b string) int {
+		if d := e.reasons[b] - e.reasons[a]; d != 0 {
+			return d
+		}
+		return strings.Compare(a, b)
+	})
+	for _, r := range reasons {
+		e.s.line("  %s %d: %s", e.s.paint(yellow, "skipped"), e.reasons[r], r)
+	}
+}
+
+func lastLines(s string, n int) string {
+	all := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-n):], "\n")
+}
