@@ -135,9 +135,6 @@ func textOf(r *kgo.Record) string {
 	return unsafe.String(unsafe.SliceData(buf), len(buf)) // nobody writes to buf again
 }
 
-// headerBlock is how many headers of received messages share an allocation.
-const headerBlock = 128
-
 // decode fills m from r, its headers appended to room, which is returned. It is
 // total: whatever another producer wrote becomes a message. Of a repeated header of
 // ours the first counts.
@@ -158,12 +155,6 @@ func decode(m *driver.Message, r *kgo.Record, room []driver.Header) []driver.Hea
 		}
 		value, text = text[:len(h.Value)], text[len(h.Value):]
 		if kind == notOurs {
-			if len(room) == cap(room) {
-				// A block for many messages. What is in the full one stays there, but for
-				// the headers of this one.
-				room = append(make([]driver.Header, 0, max(headerBlock, 2*len(r.Headers))), room[from:]...)
-				from = 0
-			}
 			room = append(room, driver.Header{Key: key, Value: value})
 		} else if seen&(1<<kind) == 0 {
 			seen |= 1 << kind
