@@ -82,20 +82,31 @@ var consumeCases = []consumeCase{
 	{"engine-consume-log-by-key", driver.UpTo, core.ByKey},
 }
 
-func (cc consumeCase) sample(ctx context.Context, d time.Duration) (measure, error) {
+// start consumes into m until stop is called.
+func (cc consumeCase) start(ctx context.Context, m *meter) (stop func(), err error) {
 	c := core.NewClient(newFountain(cc.mode, newSource(kafkaPayload, benchKeys)), core.Options{Logger: quiet})
-	defer closeClient(ctx, c)
-	m := newMeter(0)
 	order := middleware.Concurrency(engineWorkers)
 	if cc.order == core.ByKey {
 		order = middleware.SessionOrder(engineWorkers)
 	}
+	stop = func() { closeClient(ctx, c) }
 	if _, err := c.Start(ctx, core.Subscription{From: core.Queue("pizzas").Keyed(1)}, func(context.Context, *core.Delivery) error {
 		m.hit()
 		return nil
 	}, middleware.Prefetch(4096), order); err != nil {
+		stop()
+		return nil, err
+	}
+	return stop, nil
+}
+
+func (cc consumeCase) sample(ctx context.Context, d time.Duration) (measure, error) {
+	m := newMeter(0)
+	stop, err := cc.start(ctx, m)
+	if err != nil {
 		return measure{}, err
 	}
+	defer stop()
 	return m.watch(ctx, d)
 }
 

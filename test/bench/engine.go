@@ -40,7 +40,7 @@ func engineRows() []row {
 				if keyed {
 					src = newSource(kafkaPayload, benchKeys)
 				}
-				return &match{ours: memorySide(src, batch), peer: gochannelSide(src, batch)}, nil
+				return &match{ours: inProcess(varalMemory).sampler(src, batch), peer: inProcess(goChannel).sampler(src, batch)}, nil
 			}}
 	}
 	return []row{
@@ -69,59 +69,84 @@ func (g *gate) wait(ctx context.Context, n int) error {
 	return nil
 }
 
-// flow publishes until the sample is over.
-func flow(ctx context.Context, d time.Duration, m *meter, batch int, publish func(ctx context.Context, n int) error) (measure, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	failed := make(chan error, 1)
-	go func() {
-		g := gate{handled: m}
-		for {
-			err := g.wait(ctx, batch)
-			if err == nil {
-				err = publish(ctx, batch)
-			}
-			if err != nil {
-				failed <- err
-				return
-			}
+// flow publishes until ctx ends or publish fails, and returns why.
+func flow(ctx context.Context, m *meter, batch int, publish func(ctx context.Context, n int) error) error {
+	g := gate{handled: m}
+	for left := m.total; m.total == 0 || left > 0; left -= int64(batch) {
+		n := batch
+		if m.total > 0 {
+			n = int(min(int64(batch), left))
 		}
-	}()
-	got, err := m.watch(ctx, d)
-	cancel()
-	if perr := <-failed; err == nil && !errors.Is(perr, context.Canceled) {
-		err = perr
+		if err := g.wait(ctx, n); err != nil {
+			return err
+		}
+		if err := publish(ctx, n); err != nil {
+			return err
+		}
 	}
-	return got, err
+	return nil
 }
 
-func memorySide(src *source, batch int) sampler {
+// inProcess is a broker in this process with one handler that counts in m; stop ends
+// both.
+type inProcess func(ctx context.Context, src *source, m *meter) (publish func(ctx context.Context, n int) error, stop func(), err error)
+
+// sampler measures the whole path of an in-process broker.
+func (open inProcess) sampler(src *source, batch int) sampler {
 	return func(ctx context.Context, d time.Duration) (measure, error) {
-		drv, err := memory.Open(ctx, memory.Config{})
+		m := newMeter(0)
+		publish, stop, err := open(ctx, src, m)
 		if err != nil {
 			return measure{}, err
 		}
-		c := core.NewClient(drv, core.Options{Logger: quiet, Provision: core.ProvisionCreate})
-		defer closeClient(ctx, c)
-		to := core.Queue("pizzas")
-		layers := []core.Layer{middleware.Prefetch(outstanding)}
-		if len(src.keys) > 0 {
-			to = to.Keyed(engineShards)
-			layers = append(layers, middleware.SessionOrder(engineWorkers))
-		} else {
-			layers = append(layers, middleware.Concurrency(engineWorkers))
+		defer stop()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		failed := make(chan error, 1)
+		go func() { failed <- flow(ctx, m, batch, publish) }()
+		got, err := m.watch(ctx, d)
+		cancel()
+		if ferr := <-failed; err == nil && !errors.Is(ferr, context.Canceled) {
+			err = ferr
 		}
-		m := newMeter(0)
-		if _, err := c.Start(ctx, core.Subscription{From: to}, func(context.Context, *core.Delivery) error {
-			m.hit()
-			return nil
-		}, layers...); err != nil {
-			return measure{}, err
-		}
-		return flow(ctx, d, m, batch, func(ctx context.Context, n int) error {
-			return c.Publish(ctx, to, messages(src, n)...)
-		})
+		return got, err
 	}
+}
+
+// varalMemory is a varal client over adapters/memory.
+func varalMemory(ctx context.Context, src *source, m *meter) (func(context.Context, int) error, func(), error) {
+	drv, err := memory.Open(ctx, memory.Config{})
+	if err != nil {
+		return nil, nil, err
+	}
+	c := core.NewClient(drv, core.Options{Logger: quiet, Provision: core.ProvisionCreate})
+	stop := func() { closeClient(ctx, c) }
+	to := core.Queue("pizzas")
+	layers := []core.Layer{middleware.Prefetch(outstanding)}
+	if len(src.keys) > 0 {
+		to = to.Keyed(engineShards)
+		layers = append(layers, middleware.SessionOrder(engineWorkers))
+	} else {
+		layers = append(layers, middleware.Concurrency(engineWorkers))
+	}
+	if _, err := c.Start(ctx, core.Subscription{From: to}, func(context.Context, *core.Delivery) error {
+		m.hit()
+		return nil
+	}, layers...); err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return func(ctx context.Context, n int) error { return c.Publish(ctx, to, messages(src, n)...) }, stop, nil
+}
+
+// goChannel is Watermill's router on its in-process pub/sub.
+func goChannel(ctx context.Context, src *source, m *meter) (func(context.Context, int) error, func(), error) {
+	ps := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: outstanding}, watermill.NopLogger{})
+	stop, err := route(ctx, ps, "pizzas", func(*message.Message) error {
+		m.hit()
+		return nil
+	})
+	return func(_ context.Context, n int) error { return ps.Publish("pizzas", watermillMessages(src, n)...) }, stop, err
 }
 
 // messages makes n fresh messages, two allocations for all of them.
@@ -138,24 +163,6 @@ func closeClient(ctx context.Context, c *core.Client) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
 	_ = c.Close(ctx) // the sample is over
-}
-
-func gochannelSide(src *source, batch int) sampler {
-	return func(ctx context.Context, d time.Duration) (measure, error) {
-		ps := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: outstanding}, watermill.NopLogger{})
-		m := newMeter(0)
-		stop, err := route(ctx, ps, "pizzas", func(*message.Message) error {
-			m.hit()
-			return nil
-		})
-		if err != nil {
-			return measure{}, err
-		}
-		defer stop()
-		return flow(ctx, d, m, batch, func(_ context.Context, n int) error {
-			return ps.Publish("pizzas", watermillMessages(src, n)...)
-		})
-	}
 }
 
 // watermillMessages makes n messages as Watermill's documentation does.

@@ -11,6 +11,7 @@ require (
 	github.com/twmb/franz-go v1.22.3
 	github.com/twmb/franz-go/pkg/kadm v1.20.0
 	github.com/varal-go/varal v0.0.0
+	go.uber.org/goleak v1.3.0
 )
 
 require (

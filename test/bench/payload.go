@@ -7,8 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// source makes payloads that no codec can shrink: slices of one random pool, each
-// starting elsewhere. Keys are drawn from a fixed set in turn, so every key has many
+// source makes payloads that no codec can shrink: slices of one random pool, one behind
+// the other, so that the same bytes come again only after a megabyte, beyond the window
+// of snappy. (Slices that overlapped compressed to a third.) Keys are drawn from a fixed set in turn, so every key has many
 // messages. Both sides use the same source.
 type source struct {
 	size int
@@ -20,7 +21,7 @@ type source struct {
 const poolSize = 1 << 20
 
 func newSource(size, keys int) *source {
-	s := &source{size: size, pool: make([]byte, poolSize+size)}
+	s := &source{size: size, pool: make([]byte, poolSize)}
 	r := rand.NewChaCha8([32]byte{1})
 	_, _ = r.Read(s.pool) // documented never to fail
 	for k := range keys {
@@ -33,8 +34,7 @@ func newSource(size, keys int) *source {
 // nobody writes to it.
 func (s *source) next() (body []byte, key string) {
 	n := s.n.Add(1)
-	// Odd multiplier: every start is used once before any comes again.
-	at := int(n * 40503 % poolSize)
+	at := int(n%uint64(poolSize/s.size)) * s.size
 	if len(s.keys) > 0 {
 		key = s.keys[n%uint64(len(s.keys))]
 	}
