@@ -57,7 +57,7 @@ func (s *Subscription) validate() error {
 	case s.From.Shape == driver.Topic && s.Group == "":
 		return driver.Errorf(op, driver.Permanent, "Subscription.Group is empty: a topic gives every group its own copy, so it must have a name")
 	}
-	if err := cmp.Or(checkName(op, "Subscription.From.Name", s.From.Name), checkName(op, "Subscription.Group", s.Group)); err != nil {
+	if err := cmp.Or(checkName("subscribe ", s.From, "Subscription.From.Name", s.From.Name), checkName("subscribe ", s.From, "Subscription.Group", s.Group)); err != nil {
 		return err
 	}
 	for _, n := range append(append([]Need(nil), s.Require...), s.Prefer...) {

@@ -314,7 +314,7 @@ func (k *kafkaSite) rawConsume(topic string, n int) sampler {
 		cl, err := kgo.NewClient(kgo.SeedBrokers(k.conf.Brokers...), kgo.ConsumeTopics(topic), kgo.ConsumerGroup(group),
 			kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.DisableAutoCommit(),
 			kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NoResetOffset()),
-			kgo.FetchMaxWait(100*time.Millisecond), kgo.FetchMaxPartitionBytes(256<<10), kgo.FetchMaxBytes(16<<20))
+			kgo.FetchMaxWait(100*time.Millisecond), kgo.FetchMaxPartitionBytes(1<<20), kgo.FetchMaxBytes(16<<20))
 		if err != nil {
 			return measure{}, err
 		}
