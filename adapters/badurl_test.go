@@ -157,7 +157,7 @@ func FuzzRedact(f *testing.F) {
 	f.Fuzz(func(t *testing.T, rest string) {
 		// Whatever stands around a password, it must not come through.
 		for _, u := range []string{"kafka://user:" + canary + rest, "amqp://user:" + canary + "@" + rest, "amqp://user:" + rest + canary + "@host/"} {
-			if strings.Contains(rest, "@") && strings.Contains(u, "@"+canary) {
+			if strings.Contains(rest, canary) || strings.Contains(rest, "@") && strings.Contains(u, "@"+canary) {
 				continue // the canary is no password any more
 			}
 			if got := adapters.Redact(u); strings.Contains(got, canary) {

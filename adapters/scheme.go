@@ -136,7 +136,7 @@ func (s *scrubbed) Error() string {
 	if e, ok := s.err.(*driver.Error); ok { //nolint:errorlint // the outermost only: its class is told by whoever wraps this
 		text = strings.TrimSuffix(text, " ("+e.Class.String()+")")
 	}
-	text = strings.TrimSpace(text)
+	text = strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") // errors.Join writes lines
 	// Longest first: a secret that begins with another would keep its tail otherwise.
 	all := slices.SortedFunc(slices.Values(s.secrets), func(a, b string) int { return len(b) - len(a) })
 	for _, secret := range all {

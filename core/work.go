@@ -31,7 +31,7 @@ func (s *Consumer) worker() {
 // next waits for a flight to start; nil = the worker ends. Callers hold mu.
 func (s *Consumer) next() *flight {
 	for !s.stopped {
-		if !s.draining && s.running < min(s.p.Concurrency, s.budget.MaxRecords) {
+		if !s.draining && s.running < s.slots() {
 			if f := s.take(); f != nil {
 				s.waking = false
 				s.wakeWorker()
@@ -45,6 +45,9 @@ func (s *Consumer) next() *flight {
 	}
 	return nil
 }
+
+// slots is how many handlers may run at once now. Callers hold mu.
+func (s *Consumer) slots() int { return min(s.p.Concurrency, s.budget.MaxRecords) }
 
 // take pops the next live flight off the queue. Callers hold mu.
 func (s *Consumer) take() *flight {
@@ -79,7 +82,7 @@ func (s *Consumer) wakeWorker() {
 	case s.idle > 0:
 		s.waking = true
 		s.work.Signal()
-	case s.spawned < s.p.Concurrency:
+	case s.spawned < s.slots():
 		s.waking = true
 		s.spawned++
 		s.workers.Go(s.worker)

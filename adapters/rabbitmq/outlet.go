@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -146,10 +147,20 @@ func (o *outlet) submit(ctx context.Context, g *group) (err error, taken bool) {
 	o.mu.Lock()
 	o.waiting = append(o.waiting, g)
 	o.mu.Unlock()
-	select {
-	case <-g.written:
-		return nil, true
-	default:
+	// A write takes microseconds: yielding a few times is cheaper than to be parked and
+	// woken for it, on top of being woken for the confirm.
+	for range 4 {
+		select {
+		case <-g.written:
+			return nil, true
+		case o.turn <- struct{}{}:
+			o.write(ctx)
+			<-o.turn
+			<-g.written
+			return nil, true
+		default:
+			runtime.Gosched()
+		}
 	}
 	select {
 	case o.turn <- struct{}{}:

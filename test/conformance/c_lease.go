@@ -34,7 +34,7 @@ func c26(e *env) {
 	cs := e.steady(2, dest, l, h, workers(4), func(p *core.Policy) { p.DrainTimeout = long + time.Second })
 	e.publish(cl, l, dest, e.messages(4, 4)...)
 	e.eventually("4 deliveries", func() bool { return l.n() >= 4 })
-	if !e.holds(long+e.h.Patience, func() bool { return len(l.missing()) == 0 }) {
+	if !e.holds(long+e.h.Patience, func() bool { return l.waiting() == 0 }) {
 		e.Fatalf("handlers of %v did not end", long)
 	}
 	e.restFor(l, e.lapse())
@@ -58,7 +58,7 @@ func c27(e *env) {
 	if e.on.partitions == 0 { // a rival would take the partition, and with it what waits
 		e.start(e.client(), e.sub(dest, "g"), l.handler("rival", nil))
 	}
-	if !e.holds(2*e.leases(5)+e.h.Patience, func() bool { return len(l.missing()) == 0 }) {
+	if !e.holds(2*e.leases(5)+e.h.Patience, func() bool { return l.waiting() == 0 }) {
 		e.Fatalf("lost: %s", some(l.missing()))
 	}
 	e.restFor(l, e.lapse())
@@ -100,7 +100,7 @@ func c28(e *env) {
 		e.Errorf("the thawed consumer received the message %d times, want once", n)
 	}
 	e.publish(cl, l, dest, e.messages(3, 3)...) // and the group goes on
-	e.eventually("the group to go on", func() bool { return l.n()-1+len(p.of("done"))-1 >= 3 || len(l.missing()) == 0 })
+	e.eventually("the group to go on", func() bool { return l.n()-1+len(p.of("done"))-1 >= 3 || l.waiting() == 0 })
 }
 
 func c29(e *env) {

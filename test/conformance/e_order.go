@@ -105,7 +105,7 @@ func c43(e *env) {
 		return nil
 	}), byKey(4))
 	e.publish(cl, l, dest, e.messages(200, 20)...)
-	e.eventually("190 messages of 19 keys beside a stalled one", func() bool { return len(l.missing()) == 10 })
+	e.eventually("190 messages of 19 keys beside a stalled one", func() bool { return l.waiting() == 10 })
 	if n := l.running(); n != 1 {
 		e.Errorf("%d handlers of the stalled key run, want 1", n)
 	}
@@ -143,7 +143,7 @@ func c44(e *env) {
 	}), byKey(8), retry(3, 40*time.Millisecond), dead(to))
 	e.publish(cl, l, dest, msgs...)
 	e.exactly(dl)
-	e.eventually("all messages", func() bool { return len(l.missing()) <= dl.n() && l.running() == 0 })
+	e.eventually("all messages", func() bool { return l.waiting() <= dl.n() && l.running() == 0 })
 	e.rest(l)
 	e.orderThroughFailure(l, tp, to, msgs, fate)
 }
@@ -199,14 +199,16 @@ func c45(e *env) {
 	}()
 	second := e.start(e.client(), e.sub(dest, "g"), l.handler("two", h), byKey(8))
 	e.settled(first, second)
-	e.eventually("work for the second member", func() bool { return len(l.by("two")) > 20 })
+	e.eventually("work for the second member", func() bool { return l.seen("two") > 20 })
 	e.drain(first)
 	e.settled(second)
 	close(stop)
 	<-done
 	e.arrive(l)
 	e.rest(l)
-	e.noExtra(l, true)
+	// A log hands over at its watermark: what other keys have done beyond it comes again,
+	// in order. Elsewhere each message is settled by itself.
+	e.noExtra(l, e.caps.Settle == driver.Each)
 	e.inOrder(l)
 	e.killed(dest, second)
 }

@@ -255,7 +255,7 @@ func (e *env) eventually(what string, cond func() bool) {
 
 // holds polls cond for d.
 func (e *env) holds(d time.Duration, cond func() bool) bool {
-	for deadline := time.Now().Add(d); ; time.Sleep(3 * time.Millisecond) {
+	for deadline := time.Now().Add(d); ; time.Sleep(5 * time.Millisecond) {
 		if cond() {
 			return true
 		}
@@ -267,7 +267,7 @@ func (e *env) holds(d time.Duration, cond func() bool) bool {
 
 // arrive waits until every confirmed message was handled.
 func (e *env) arrive(l *ledger) {
-	if !e.holds(e.h.Patience, func() bool { return len(l.missing()) == 0 }) {
+	if !e.holds(e.h.Patience, func() bool { return l.waiting() == 0 }) {
 		m := l.missing()
 		e.Fatalf("lost: %d confirmed messages were not handled within %v: %s", len(m), e.h.Patience, some(m))
 	}

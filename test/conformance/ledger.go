@@ -24,6 +24,7 @@ type sent struct {
 	key   string
 	seq   int // within key, from 0
 	state state
+	done  bool // handled to the end
 }
 
 // visit is one run of a handler. The ledger keeps them as they came: nothing is ever
@@ -47,9 +48,14 @@ type ledger struct {
 	order  []string
 	seqs   map[string]int
 	visits []*visit
+	// Counted as they change: tests poll them while thousands of messages pass.
+	lost, ran int
+	byWho     map[string]int
 }
 
-func newLedger() *ledger { return &ledger{sent: map[string]*sent{}, seqs: map[string]int{}} }
+func newLedger() *ledger {
+	return &ledger{sent: map[string]*sent{}, seqs: map[string]int{}, byWho: map[string]int{}}
+}
 
 // expect notes a message before it is published.
 func (l *ledger) expect(m *core.Message) {
@@ -66,7 +72,9 @@ func (l *ledger) expect(m *core.Message) {
 func (l *ledger) outcome(id string, s state) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.count(l.sent[id], -1)
 	l.sent[id].state = s
+	l.count(l.sent[id], 1)
 }
 
 // handler wraps f so that its runs are recorded; nil f = ack.
@@ -96,12 +104,37 @@ func (l *ledger) add(v *visit) {
 		v.seq = s.seq
 	}
 	l.visits = append(l.visits, v)
+	l.byWho[v.by]++
+	switch {
+	case v.running:
+		l.ran++
+	case !v.failed:
+		l.handled(v.id)
+	}
+}
+
+// count adds d for a message that is confirmed and was not handled. Callers hold mu.
+func (l *ledger) count(s *sent, d int) {
+	if s.state == confirmed && !s.done {
+		l.lost += d
+	}
+}
+
+func (l *ledger) handled(id string) {
+	if s := l.sent[id]; s != nil {
+		l.count(s, -1)
+		s.done = true
+	}
 }
 
 func (l *ledger) finish(v *visit, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v.end, v.running, v.failed = time.Now(), false, err != nil
+	l.ran--
+	if err == nil {
+		l.handled(v.id)
+	}
 }
 
 // all returns a copy of the visits in the order they began.
@@ -142,27 +175,32 @@ func (l *ledger) n() int {
 }
 
 // running counts handlers that run now.
-func (l *ledger) running() (n int) {
+func (l *ledger) running() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, v := range l.visits {
-		if v.running {
-			n++
-		}
-	}
-	return n
+	return l.ran
+}
+
+// waiting counts confirmed messages that were not yet handled to the end.
+func (l *ledger) waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost
+}
+
+// seen counts the visits of one consumer.
+func (l *ledger) seen(who string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.byWho[who]
 }
 
 // missing lists confirmed messages that were never handled to the end.
 func (l *ledger) missing() (out []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	done := map[string]bool{}
-	for _, v := range l.visits {
-		done[v.id] = done[v.id] || !v.running && !v.failed
-	}
 	for _, id := range l.order {
-		if s := l.sent[id]; s.state == confirmed && !done[id] {
+		if s := l.sent[id]; s.state == confirmed && !s.done {
 			out = append(out, fmt.Sprintf("%s (key %q, seq %d)", id, s.key, s.seq))
 		}
 	}

@@ -13,15 +13,19 @@ import (
 // killed or frozen job's driver answers no call any more: what was under way stays
 // there, and nothing reaches the broker. gone is called when the broker would have
 // noticed, session after Kill or Freeze (it takes away what the dead client owns); it
-// may be nil.
-func SpawnLocal(t testing.TB, d driver.Driver, session time.Duration, gone func(), job Job) *Process {
+// may be nil. wrap goes around the driver inside the process; nil = nothing.
+func SpawnLocal(t testing.TB, d driver.Driver, wrap func(driver.Driver) driver.Driver, session time.Duration, gone func(), job Job) *Process {
 	g := &limbo{Driver: d, freed: make(chan struct{}), over: make(chan struct{}), calls: map[int]context.CancelFunc{}}
+	inside := driver.Driver(g)
+	if wrap != nil {
+		inside = wrap(g)
+	}
 	p := &Process{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = Work(ctx, g, job, func(e Event) {
+		_ = Work(ctx, inside, job, func(e Event) {
 			if g.wait() {
 				p.Report(e)
 			}

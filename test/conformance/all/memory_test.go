@@ -15,7 +15,7 @@ import (
 // memoryHarness is the suite's harness of the memory adapter on a broker of its own.
 // wrap may put something around each driver.
 func memoryHarness(wrap func(driver.Driver) driver.Driver) conformance.Harness {
-	const lease, session = 600 * time.Millisecond, 500 * time.Millisecond
+	const lease, session = time.Second, 500 * time.Millisecond
 	b := memory.NewBroker()
 	var n atomic.Int64
 	open := func(ctx context.Context) (driver.Driver, error) {
@@ -47,12 +47,16 @@ func memoryHarness(wrap func(driver.Driver) driver.Driver) conformance.Harness {
 		Restart: func(testing.TB) { b.Restart() },
 		Spawn: func(t testing.TB, job conformance.Job) *conformance.Process {
 			d := mustOpen(t)
-			return conformance.SpawnLocal(t, wrap(d), session, func() { b.Evict(d) }, job)
+			return conformance.SpawnLocal(t, d, wrap, session, func() { b.Evict(d) }, job)
 		},
 		OpenDown: func(ctx context.Context) (driver.Driver, error) {
 			down := memory.NewBroker()
 			down.SetDown(true)
-			return memory.Open(ctx, memory.Config{Broker: down})
+			d, err := memory.Open(ctx, memory.Config{Broker: down})
+			if err != nil {
+				return nil, err
+			}
+			return wrap(d), nil
 		},
 		AllowNotExercised: map[string]string{
 			"C30": "attempts on a log are forgotten with the process", "C31": "attempts on a log are forgotten with the process",
