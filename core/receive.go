@@ -92,8 +92,8 @@ func (s *Consumer) awaitRoom(ctx context.Context) (want driver.Demand, gen uint6
 		}
 		s.mu.Lock()
 		records, bytes := s.budget.Room()
-		if records > 0 {
-			want = driver.Demand{Records: records, Bytes: bytes, Limit: s.budget.MaxRecords, Paused: s.pausedParts()}
+		if s.worthAsking(records) {
+			want = driver.Demand{Records: min(records, maxReceive), Bytes: bytes, Limit: s.budget.MaxRecords, Paused: s.pausedParts()}
 			gen = s.demandGen
 			s.mu.Unlock()
 			return want, gen, true
@@ -104,6 +104,18 @@ func (s *Consumer) awaitRoom(ctx context.Context) (want driver.Demand, gen uint6
 		case <-ctx.Done():
 		}
 	}
+}
+
+// maxReceive bounds what one Receive returns, and so how long admit holds mu: with
+// 16,000 messages workers waited for more than 1 ms, sync.Mutex then hands itself from
+// waiter to waiter, and every message cost a switch of goroutines from there on.
+const maxReceive = 1024
+
+// worthAsking reports whether room for so many messages is worth a Receive. While
+// workers have enough to start, a log would otherwise be asked for the one message
+// that ended since the last call, and so for each. Callers hold mu.
+func (s *Consumer) worthAsking(records int) bool {
+	return records > 0 && (records >= min(s.budget.MaxRecords/4, maxReceive) || s.queue.Ready() <= s.p.Concurrency)
 }
 
 // pausedParts lists the partitions to return nothing of: all of them while the
