@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +26,8 @@ const (
 	// kafkaSlowPerSecond is the same for a handler of 1 ms and 256 in flight.
 	kafkaSlowPerSecond = 260_000
 	kafkaCommit        = 100 * time.Millisecond
+
+	kafkaInFlight = 4096
 
 	slowInFlight = 256
 	slowHandler  = time.Millisecond
@@ -262,16 +263,8 @@ func loaded(ctx context.Context, d time.Duration, what string, perSecond int, si
 
 func kafkaConsume(ctx context.Context, d time.Duration) (*match, error) {
 	return loaded(ctx, d, "consume", kafkaPerSecond, func(k *kafkaSite, topic string, n int) (ours, peer sampler) {
-		return k.varalConsume(topic, n, 0, middleware.Prefetch(kafkaInFlight()), middleware.Concurrency(engineWorkers)), k.rawConsume(topic, n)
+		return k.varalConsume(topic, n, 0, middleware.Prefetch(kafkaInFlight), middleware.Concurrency(engineWorkers)), k.rawConsume(topic, n)
 	})
-}
-
-// kafkaInFlight is Prefetch of kafka-consume.
-func kafkaInFlight() int {
-	if n, err := strconv.Atoi(os.Getenv("BENCH_KAFKA_INFLIGHT")); err == nil && n > 0 {
-		return n
-	}
-	return 16 << 10
 }
 
 func kafkaSlow(ctx context.Context, d time.Duration) (*match, error) {
