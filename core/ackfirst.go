@@ -14,7 +14,7 @@ func (s *Consumer) ackFirst(f *flight) {
 		s.markDone(f)
 		return
 	}
-	s.settle(settleEntry{f: f, st: driver.Settlement{Receipt: f.rec.Receipt, Disposition: driver.Ack}})
+	s.settle(settleEntry{f: f, disposition: driver.Ack})
 }
 
 // queueAcked lets a flight run whose ack has been confirmed. Callers hold mu.

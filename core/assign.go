@@ -140,16 +140,6 @@ func (s *Consumer) cancelRunning(a *assignment, cause error) {
 	}
 }
 
-// end cancels an attempt and refuses later decisions of its handler.
-func (t *attempt) end(cause error) {
-	fate := fateRevoked
-	if cause == ErrLeaseLost { //nolint:errorlint // our own sentinel, never wrapped here
-		fate = fateLeaseLost
-	}
-	t.d.fate.CompareAndSwap(fateOpen, fate)
-	t.ctx.end(cause)
-}
-
 // awaitRunning waits until no attempt of the assignments runs, or ctx ends; at half
 // of the time to ctx's deadline it cancels them.
 func (s *Consumer) awaitRunning(ctx context.Context, closing []*assignment) {

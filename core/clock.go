@@ -74,7 +74,7 @@ func (s *Consumer) extendLeases(now time.Time) time.Duration {
 			continue
 		}
 		f.extend = true
-		s.settle(settleEntry{f: f, st: driver.Settlement{Receipt: f.rec.Receipt, Disposition: driver.Extend}})
+		s.settle(settleEntry{f: f, disposition: driver.Extend})
 	}
 	return max(shortest/8, 5*time.Millisecond)
 }

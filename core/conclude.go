@@ -26,10 +26,14 @@ func errBodyLimit(size, limit int) error {
 
 // takeHeld returns what the handler published through the delivery.
 func (d *Delivery) takeHeld() []heldPublish {
-	d.heldMu.Lock()
-	defer d.heldMu.Unlock()
-	held := d.held
-	d.held = nil
+	m := d.more.Load()
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	held := m.held
+	m.held = nil
 	return held
 }
 

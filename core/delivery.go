@@ -31,11 +31,25 @@ type Delivery struct {
 	// downstream store that can refuse a smaller one.
 	Fence uint64
 
-	fate     atomic.Uint32
-	decided  chan struct{} // closed by the first decision; only for Messages
+	fate atomic.Uint32
+	more atomic.Pointer[deliveryMore]
+}
+
+// deliveryMore is what few deliveries need, made on demand.
+type deliveryMore struct {
 	decision decision      // written by whoever moves fate from open to decided
-	heldMu   sync.Mutex
-	held     []heldPublish
+	decided  chan struct{} // closed by the first decision; only for Messages
+
+	mu   sync.Mutex
+	held []heldPublish // guarded by mu
+}
+
+func (d *Delivery) demand() *deliveryMore {
+	if m := d.more.Load(); m != nil {
+		return m
+	}
+	d.more.CompareAndSwap(nil, &deliveryMore{})
+	return d.more.Load()
 }
 
 // decision is what the handler wants to become of the delivery.
@@ -100,10 +114,11 @@ func (d *Delivery) decide(dec decision) error {
 		}
 		return ErrAlreadySettled
 	}
-	d.decision = dec
+	m := d.demand()
+	m.decision = dec
 	d.fate.Store(fateDecided)
-	if d.decided != nil {
-		close(d.decided)
+	if m.decided != nil {
+		close(m.decided)
 	}
 	return nil
 }
@@ -121,7 +136,7 @@ func (d *Delivery) end(fate uint32) (decision, bool) {
 			// from fateDecided, so spinning is shorter than any wait.
 		case fateDecided:
 			if d.fate.CompareAndSwap(fateDecided, fateOver) {
-				return d.decision, true
+				return d.demand().decision, true
 			}
 		default:
 			return decision{}, false
@@ -133,16 +148,18 @@ func (d *Delivery) end(fate uint32) (decision, bool) {
 // confirmed before the delivery is settled. If the attempt fails they are dropped.
 // Client.Publish sends at once instead. It never blocks.
 func (d *Delivery) Publish(to Destination, msgs ...*Message) {
-	d.heldMu.Lock()
-	defer d.heldMu.Unlock()
-	d.held = append(d.held, heldPublish{to: to, msgs: msgs})
+	m := d.demand()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.held = append(m.held, heldPublish{to: to, msgs: msgs})
 }
 
 // Held calls yield for each message that Publish holds, in order.
 func (d *Delivery) Held(yield func(to Destination, m *Message) bool) {
-	d.heldMu.Lock()
-	defer d.heldMu.Unlock()
-	for _, h := range d.held {
+	more := d.demand()
+	more.mu.Lock()
+	defer more.mu.Unlock()
+	for _, h := range more.held {
 		for _, m := range h.msgs {
 			if !yield(h.to, m) {
 				return

@@ -25,7 +25,7 @@ func (c *Client) Messages(ctx context.Context, sub Subscription, layers ...Layer
 				return Return(context.Cause(hctx))
 			}
 			select {
-			case <-d.decided:
+			case <-d.demand().decided:
 				return nil
 			case <-ctx.Done():
 				return Return(ctx.Err())

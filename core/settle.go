@@ -20,13 +20,25 @@ const (
 	settleTimeout  = 10 * time.Second
 )
 
-// settleEntry is one settlement on its way to the broker.
+// settleEntry is one settlement on its way to the broker. The receipt stays where it
+// is, in the flight or in the assignment, until the batch is put together.
 type settleEntry struct {
-	f    *flight     // nil for the commit of a log
-	a    *assignment // of a commit
-	st   driver.Settlement
-	seq  uint64    // of a commit: what it covers
-	sent time.Time // of an Extend: the new lease runs from before the request left
+	f           *flight     // nil for the commit of a log
+	a           *assignment // of a commit
+	disposition driver.Disposition
+	delay       time.Duration
+	reason      error
+}
+
+// settlement is the entry as the adapter gets it. Callers hold mu.
+func (e *settleEntry) settlement() driver.Settlement {
+	st := driver.Settlement{Disposition: e.disposition, Delay: e.delay, Reason: e.reason}
+	if e.f != nil {
+		st.Receipt = e.f.rec.Receipt
+	} else {
+		st.Receipt = e.a.committing
+	}
+	return st
 }
 
 func (e *settleEntry) asg() *assignment {
@@ -91,12 +103,17 @@ func (s *Consumer) settleRound(left, spare []settleEntry, wire *[]driver.Settlem
 	s.settling = s.settling[:0]
 	round = s.commits(round)
 	round = s.living(round)
+	batch := slices.Grow((*wire)[:0], len(round))
+	for i := range round {
+		batch = append(batch, round[i].settlement())
+	}
+	*wire = batch
 	flushers := s.flushers
 	s.flushers = nil
 	s.mu.Unlock()
 
 	if len(round) > 0 {
-		again = s.sendSettle(round, spare, wire)
+		again = s.sendSettle(round, spare, batch)
 	}
 	for _, ch := range flushers {
 		close(ch)
@@ -114,7 +131,8 @@ func (s *Consumer) commits(round []settleEntry) []settleEntry {
 		}
 		if r, ok := a.ring.Watermark(); ok {
 			a.pending++
-			round = append(round, settleEntry{a: a, st: driver.Settlement{Receipt: r, Disposition: driver.Ack}})
+			a.committing = r
+			round = append(round, settleEntry{a: a, disposition: driver.Ack})
 		}
 	}
 	clear(s.dirty)
@@ -129,9 +147,9 @@ func (s *Consumer) living(round []settleEntry) []settleEntry {
 		f := e.f
 		switch {
 		case e.asg().closed:
-			s.settledLocked(&e, driver.LeaseLost)
-		case e.st.Disposition == driver.Extend && (f.released || f.state == stateSettling):
-			s.settledLocked(&e, nil)
+			s.settledLocked(&e, driver.LeaseLost, time.Time{})
+		case e.disposition == driver.Extend && (f.released || f.state == stateSettling):
+			s.settledLocked(&e, nil, time.Time{})
 		default:
 			round[n] = e
 			n++
@@ -142,14 +160,8 @@ func (s *Consumer) living(round []settleEntry) []settleEntry {
 }
 
 // sendSettle makes one Settle call and draws the conclusions, entry by entry.
-func (s *Consumer) sendSettle(round, again []settleEntry, wire *[]driver.Settlement) []settleEntry {
-	batch := slices.Grow((*wire)[:0], len(round))[:len(round)]
-	*wire = batch
+func (s *Consumer) sendSettle(round, again []settleEntry, batch []driver.Settlement) []settleEntry {
 	start := time.Now()
-	for i := range round {
-		round[i].sent = start
-		batch[i] = round[i].st
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	err := s.src.Settle(ctx, batch)
 	cancel()
@@ -162,14 +174,14 @@ func (s *Consumer) sendSettle(round, again []settleEntry, wire *[]driver.Settlem
 		res := driver.ResultAt(err, i)
 		switch class := driver.ClassOf(res); {
 		case res == nil:
-			s.settledLocked(e, nil)
+			s.settledLocked(e, nil, start)
 		case (class == driver.Transient || class == driver.Ambiguous || class == 0) && !e.asg().closed:
 			failed++
 			again = append(again, *e)
 		default:
 			failed++
 			lost++
-			s.settledLocked(e, res)
+			s.settledLocked(e, res, start)
 		}
 	}
 	s.mu.Unlock()
@@ -190,7 +202,7 @@ func (s *Consumer) reportSettle(entries, failed, lost int, took time.Duration, e
 
 // settledLocked draws the conclusion of one answered (or dropped) settlement. Callers
 // hold mu.
-func (s *Consumer) settledLocked(e *settleEntry, err error) {
+func (s *Consumer) settledLocked(e *settleEntry, err error, sent time.Time) {
 	a := e.asg()
 	a.pending--
 	s.settleAll.Broadcast()
@@ -198,8 +210,8 @@ func (s *Consumer) settledLocked(e *settleEntry, err error) {
 	switch {
 	case f == nil:
 		s.committed(a, err)
-	case e.st.Disposition == driver.Extend:
-		s.extended(f, e, err)
+	case e.disposition == driver.Extend:
+		s.extended(f, sent, err)
 	case s.p.AckFirst && err == nil && !a.closed:
 		s.queueAcked(f)
 	default:
@@ -212,11 +224,12 @@ func (s *Consumer) settledLocked(e *settleEntry, err error) {
 	}
 }
 
-// extended takes the outcome of a lease extension.
-func (s *Consumer) extended(f *flight, e *settleEntry, err error) {
+// extended takes the outcome of a lease extension. The new lease runs from before the
+// request left.
+func (s *Consumer) extended(f *flight, sent time.Time, err error) {
 	f.extend = false
 	if err == nil {
-		f.deadline = e.sent.Add(f.lease)
+		f.deadline = sent.Add(f.lease)
 		return
 	}
 	if f.released {

@@ -148,7 +148,7 @@ func (s *Consumer) handle(f *flight, a *arena) {
 	err := s.call(t, f)
 	a.handling = nil
 	cause := t.ctx.ended()
-	t.ctx.end(context.Canceled) // whoever still waits for the context learns that it is over
+	t.ctx.finish()
 	dec, decided := t.d.end(fateOver)
 	held := t.d.takeHeld()
 
@@ -191,7 +191,7 @@ func (s *Consumer) exited(f *flight) {
 	s.mu.Lock()
 	t := f.run
 	f.run = nil
-	t.ctx.end(context.Canceled)
+	t.ctx.finish()
 	t.d.end(fateOver)
 	s.conclude(f, &panicError{value: "the handler called runtime.Goexit"}, nil, decision{}, false, nil)
 	s.ran(f)
@@ -213,7 +213,7 @@ func (s *Consumer) fill(d *Delivery, f *flight, a *arena) {
 	d.Attempt = f.base + f.failures
 	d.Fence = f.asg.Fence
 	if s.p.iterate {
-		d.decided = make(chan struct{})
+		d.demand().decided = make(chan struct{})
 	}
 }
 
@@ -309,7 +309,8 @@ func (s *Consumer) recycle(f *flight) {
 	if !f.released || f.extend || f.heap >= 0 || s.frees >= max(maxFreeFlights, min(s.budget.MaxRecords, 64<<10)) {
 		return
 	}
-	*f = flight{next: s.free}
+	f.reset()
+	f.next = s.free
 	s.free = f
 	s.frees++
 }
@@ -341,8 +342,7 @@ func (s *Consumer) finishLocked(f *flight, st driver.Settlement) {
 		s.release(f)
 	default:
 		f.state = stateSettling
-		st.Receipt = f.rec.Receipt
-		s.settle(settleEntry{f: f, st: st})
+		s.settle(settleEntry{f: f, disposition: st.Disposition, delay: st.Delay, reason: st.Reason})
 	}
 	if lane != nil {
 		s.queue.Release(lane)
