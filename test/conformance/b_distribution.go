@@ -57,7 +57,7 @@ func (e *env) settled(members ...*core.Consumer) {
 	calm := max(200*time.Millisecond, e.h.Tolerance)
 	var last string
 	since := time.Now()
-	e.eventually("a balanced group at rest", func() bool {
+	if !e.holds(e.h.Patience, func() bool {
 		var now strings.Builder
 		owners := 0
 		for _, s := range members {
@@ -74,7 +74,9 @@ func (e *env) settled(members ...*core.Consumer) {
 			last, since = now.String(), time.Now()
 		}
 		return owners >= min(len(members), max(e.on.partitions, 1)) && time.Since(since) > calm
-	})
+	}) {
+		e.Fatalf("the group of %d members was not balanced and at rest within %v: they own (;) %s, since %v", len(members), e.h.Patience, last, time.Since(since).Round(time.Millisecond))
+	}
 }
 
 func c12(e *env) {

@@ -74,7 +74,7 @@ func c28(e *env) {
 	m := e.message(e.key(1))
 	e.publish(cl, l, dest, m)
 	const long = 300 * time.Millisecond
-	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: "g", Start: e.sub(dest, "g").Start, Hold: long, Concurrency: 1, MaxInFlight: 1})
+	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: "g", Start: e.sub(dest, "g").Start, Hold: long, Concurrency: 1, MaxInFlight: 64})
 	e.eventually("the delivery in the child", func() bool { return len(p.of("start")) > 0 })
 	p.Freeze()
 	frozen := time.Now()

@@ -233,6 +233,7 @@ func TestRabbitMQ(t *testing.T) {
 	h := overTCP(t, openRabbitMQ)
 	h.Name, h.Broker, h.Real = "rabbitmq", "RabbitMQ "+or(os.Getenv("VARAL_RABBITMQ_VERSION"), "3"), true
 	h.Session, h.Tolerance = 12*time.Second, 2*time.Second // two missed heartbeats and the check between
+	h.ReturnsCount = true // quorum queues count every requeue
 	h.Spawn, h.Restart = respawn("rabbitmq"), restarter("rabbitmq")
 	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
 		return rabbitmq.Open(ctx, rabbitmq.Config{URLs: []string{"amqp://guest:guest@127.0.0.1:1/"}})
