@@ -154,9 +154,9 @@ func (c *consumer) take(want driver.Demand) ([]driver.Received, []*part, error) 
 // sleep waits for the hook, with two guards. The hook runs before the fetch can be
 // polled: a poll in between finds nothing, and since a buffered fetch stops further
 // ones there may never be another hook, so look again in 1 ms while something is
-// buffered. And a fetch that carries only an error fires no hook: look once a second.
+// buffered. And a fetch that carries only an error fires no hook: look four times a second.
 func (c *consumer) sleep(ctx context.Context) {
-	d := time.Second
+	d := 250 * time.Millisecond
 	if c.cl.BufferedFetchRecords() > 0 {
 		d = time.Millisecond
 	}

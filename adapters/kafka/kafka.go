@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -70,12 +72,25 @@ func (d *kafka) ask(ctx context.Context) error {
 	defer cancel()
 	meta, err := d.adm.BrokerMetadata(ctx)
 	if err != nil {
-		return d.explain(err)
+		return d.conf.hint(d.explain(err))
 	}
 	if len(meta.Brokers) == 0 {
 		return errors.New("the cluster answered but names no broker")
 	}
 	return nil
+}
+
+// hint recognises a listener that wants TLS or SASL from a client that has none. The
+// client has no error of its own for every way in which a broker hangs up.
+func (c Config) hint(err error) error {
+	switch {
+	case c.TLS == nil && strings.Contains(err.Error(), "tls alert record"):
+		return driver.Errorf("open kafka", driver.Denied, "the broker speaks TLS here: set tls (kafkas://): %w", err)
+	case errors.Is(err, io.EOF):
+		// Not a restart: the client has asked again for a while.
+		return driver.Errorf("open kafka", driver.Denied, "the broker hangs up on our first question: does it want TLS or SASL, are user and password right? %w", err)
+	}
+	return err
 }
 
 // Capabilities tells what a destination can do.

@@ -422,6 +422,7 @@ func (b *broker) seekPart(ctx context.Context, s *session, op string, p *part, t
 	}
 	next := record{Fence: best.Fence + 1}
 	next.setPosition(to)
+	next.moved()
 	if err := b.publishRecord(ctx, op, p.owner, next.publishing()); err != nil {
 		return err
 	}
@@ -446,9 +447,7 @@ func readTo(ctx context.Context, op string, records <-chan amqp.Delivery, nonce 
 			if r.Nonce == nonce {
 				return best, tag, nil
 			}
-			if r.newer(best) {
-				best = r
-			}
+			best.Fence = max(best.Fence, r.Fence)
 		case <-t.C:
 			return best, tag, driver.Errorf(op, driver.Conflict, "another consumer holds the position: stop the group first")
 		case <-ctx.Done():

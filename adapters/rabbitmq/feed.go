@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ type feed struct {
 	// Whoever holds consumer.pull: Receive, or the keeper while Receive stands aside.
 	deliveries <-chan amqp.Delivery // nil while cancelled
 	tag        string
+	consumers  int
 	back       []amqp.Delivery // taken from the client and not returned yet
 	prefetch   int
 	next       int64 // streams: offsets below are not wanted
@@ -40,6 +42,7 @@ type feed struct {
 	mu      sync.Mutex
 	ledger  ledger
 	closing bool // Receive takes nothing more
+	paused  bool // cancelled until enough is settled
 
 	busy   sync.Mutex // one settle or giveBack at a time
 	gone   bool       // after giveBack
@@ -54,7 +57,7 @@ func openFeed(s *session, queue string, prefetch int, args amqp.Table) (*feed, e
 	if err != nil {
 		return nil, err
 	}
-	f := &feed{s: s, ch: ch, queue: queue, args: args, tag: "varal", gapFrom: -1}
+	f := &feed{s: s, ch: ch, queue: queue, args: args, gapFrom: -1}
 	f.closes = ch.NotifyClose(make(chan *amqp.Error, 1))
 	f.cancels = ch.NotifyCancel(make(chan string, 1))
 	if err := f.consume(prefetch); err != nil {
@@ -73,13 +76,18 @@ func (f *feed) consume(prefetch int) (err error) {
 	}
 	f.mu.Lock()
 	f.ledger.recount()
+	f.paused = false
 	f.mu.Unlock()
+	// A new tag each time: a late delivery to the old consumer is not the new one's.
+	f.consumers++
+	f.tag = "varal-" + strconv.Itoa(f.consumers)
 	f.deliveries, err = f.ch.Consume(f.queue, f.tag, false, false, false, false, f.args)
 	return err
 }
 
 // pause cancels the consumer and takes what the client has buffered: it is out at the
-// broker, so it comes first with the next Receive.
+// broker, so it comes first with the next Receive. What the broker has on the way inside
+// itself goes back to the queue; a quorum queue counts that as a hand-out.
 func (f *feed) pause() error {
 	if f.deliveries == nil {
 		return nil
@@ -93,6 +101,10 @@ func (f *feed) pause() error {
 		f.drained = streamOffset(&d) + 1
 	}
 	f.deliveries = nil
+	f.mu.Lock()
+	f.paused = true
+	f.ledger.recount() // what is out now decides when to consume again
+	f.mu.Unlock()
 	return nil
 }
 

@@ -27,7 +27,7 @@ type part struct {
 	out      []uint64 // tags of records that are out to us
 	held     uint64   // of these, the one that proves ownership
 	heldSeq  uint64
-	best     record // the newest one seen
+	best     record // the highest fence and the latest position seen
 	claim    record // ours, written and not yet come back
 	declined time.Time
 	since    time.Time
@@ -330,7 +330,7 @@ func (l *life) adjust() error {
 			continue
 		}
 		f.mu.Lock()
-		same := f.prefetch == share && f.ledger.older == 0
+		same := f.prefetch == share && f.ledger.older == 0 && !f.paused
 		f.mu.Unlock()
 		if same {
 			continue

@@ -178,16 +178,17 @@ func (l *life) onRecord(ctx context.Context, p *part, v reflect.Value, ok bool) 
 	}
 	p.out = append(p.out, d.DeliveryTag)
 	mine := p.stage == claiming && rec.Nonce == p.claim.Nonce
-	if !mine && (len(p.out) == 1 || rec.newer(p.best)) {
-		p.best = rec
+	p.best.Fence = max(p.best.Fence, rec.Fence)
+	if rec.later(p.best) {
+		p.best.takePosition(rec)
 	}
 	switch {
 	case p.stage == inLine:
 		return l.tryClaim(ctx, p)
 	case !mine:
 		return nil // more in front of our own
-	case p.best.Fence >= p.claim.Fence:
-		return l.tryClaim(ctx, p)
+	case p.best.Fence > p.claim.Fence || p.best.later(p.claim):
+		return l.tryClaim(ctx, p) // what was in front of it says more than it knew
 	}
 	return l.own(p, d.DeliveryTag)
 }
@@ -211,8 +212,8 @@ func (l *life) tryClaim(ctx context.Context, p *part) error {
 		_ = p.ch.Close()
 		return l.enqueue(p)
 	}
-	next := p.best
-	next.Fence, next.Seq, next.Nonce = p.best.Fence+1, 0, nameless("", 0)
+	next := record{Fence: p.best.Fence + 1, Nonce: nameless("", 0)}
+	next.takePosition(p.best)
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	p.stage, p.claim = claiming, next

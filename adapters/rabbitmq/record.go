@@ -13,22 +13,36 @@ import (
 // record is the body of an owner queue's message. Whoever holds the newest one owns the
 // partition; it carries all that must outlive an owner.
 type record struct {
-	Fence  uint64     `json:"fence"`            // + 1 with each owner
-	Seq    uint64     `json:"seq"`              // + 1 with each record of one owner
-	Nonce  string     `json:"nonce,omitempty"`  // of the owner's claim; "" = a seed
+	Fence uint64 `json:"fence"`           // + 1 with each owner
+	Seq   uint64 `json:"seq"`             // + 1 with each record of one owner
+	Nonce string `json:"nonce,omitempty"` // of the owner's claim; "" = a seed
+	// Of the record that set the position and state below: a claim copies them, perhaps
+	// before it has seen the last commit, and must not outrank it.
+	PosFence uint64 `json:"pf,omitempty"`
+	PosSeq   uint64 `json:"ps,omitempty"`
+
 	Kind   string     `json:"at,omitempty"`     // of the position: at, earliest, latest, since; "" = none yet
 	Offset int64      `json:"offset,omitempty"` // next to read
 	Since  *time.Time `json:"since,omitempty"`
 	State  []byte     `json:"state,omitempty"`
 }
 
-// newer orders records: of two owners the later one, of one owner the later record.
-func (r record) newer(than record) bool {
-	if r.Fence != than.Fence {
-		return r.Fence > than.Fence
+// later compares who set the position.
+func (r record) later(than record) bool {
+	if r.PosFence != than.PosFence {
+		return r.PosFence > than.PosFence
 	}
-	return r.Seq > than.Seq
+	return r.PosSeq > than.PosSeq
 }
+
+// takePosition copies position and state with their origin.
+func (r *record) takePosition(from record) {
+	r.PosFence, r.PosSeq = from.PosFence, from.PosSeq
+	r.Kind, r.Offset, r.Since, r.State = from.Kind, from.Offset, from.Since, from.State
+}
+
+// moved stamps a new position as set by this very record.
+func (r *record) moved() { r.PosFence, r.PosSeq = r.Fence, r.Seq }
 
 func (r record) publishing() amqp.Publishing {
 	body, _ := json.Marshal(r) // plain data: cannot fail

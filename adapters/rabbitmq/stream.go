@@ -106,6 +106,7 @@ func (f *feed) store(ctx context.Context, c *consumer, op string, e *driver.Sett
 		f.recMu.Lock()
 		f.rec.Seq++
 		f.rec.Kind, f.rec.Offset, f.rec.Since, f.rec.State = "at", next, nil, e.State
+		f.rec.moved()
 		rec := f.rec
 		f.recMu.Unlock()
 		if err := c.b.publishRecord(ctx, op, c.ownerOf(f.label), rec.publishing()); err != nil {

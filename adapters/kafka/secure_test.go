@@ -1,0 +1,217 @@
+package kafka_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/varal-go/varal/adapters/kafka"
+	"github.com/varal-go/varal/core/driver"
+)
+
+// open opens and closes; it returns what Open said and how long it took.
+func tryOpen(t *testing.T, c kafka.Config) (error, time.Duration) { //nolint:revive // the error is the result
+	t.Helper()
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	d, err := kafka.Open(ctx, c)
+	took := time.Since(start)
+	if err == nil {
+		shut(t, d)
+	}
+	return err, took
+}
+
+func TestSASL(t *testing.T) {
+	t.Parallel()
+	for _, mech := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
+		t.Run(mech, func(t *testing.T) {
+			t.Parallel()
+			b := fake(t, kfake.EnableSASL(), kfake.Superuser(mech, "varal", "pizza"))
+			checkSASL(t, b.conf.Brokers, mech)
+		})
+		t.Run(mech+" real", func(t *testing.T) {
+			t.Parallel()
+			raw := os.Getenv("VARAL_KAFKA_SASL_URL")
+			if raw == "" {
+				t.Skip("VARAL_KAFKA_SASL_URL is not set: no SASL listener of a real Kafka to test on")
+			}
+			c, err := kafka.ParseURL(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if mech != "PLAIN" && os.Getenv("VARAL_KAFKA_SCRAM") == "" {
+				t.Skip("VARAL_KAFKA_SCRAM is not set: the listener is not known to have SCRAM users")
+			}
+			checkSASL(t, c.Brokers, mech)
+		})
+	}
+}
+
+// checkSASL expects user varal with password pizza.
+func checkSASL(t *testing.T, brokers []string, mech string) {
+	t.Helper()
+	conf := kafka.Config{Brokers: brokers, SASL: &kafka.SASL{Mechanism: mech, User: "varal", Password: "pizza"}}
+	if err, _ := tryOpen(t, conf); err != nil {
+		t.Fatalf("right password: %v", err)
+	}
+	conf.SASL.Password = "s3cr3t"
+	err, took := tryOpen(t, conf)
+	wantClass(t, err, driver.Denied)
+	if took > 5*time.Second || strings.Contains(err.Error(), "s3cr3t") {
+		t.Errorf("after %v: %v", took, err)
+	}
+	err, _ = tryOpen(t, kafka.Config{Brokers: brokers})
+	wantClass(t, err, driver.Denied)
+}
+
+// The password does not travel in the clear, whatever address a broker advertises.
+func TestPlainNeedsTLS(t *testing.T) {
+	t.Parallel()
+	conf := kafka.Config{Brokers: []string{"192.0.2.1:9092"}, SASL: &kafka.SASL{User: "u", Password: "p"}}
+	err, _ := tryOpen(t, conf)
+	wantClass(t, err, driver.Permanent)
+	if !strings.Contains(err.Error(), "allow_insecure") {
+		t.Error(err)
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	err, took := tryOpen(t, kafka.Config{Brokers: []string{l.Addr().String()}, ConnectTimeout: 2 * time.Second})
+	wantClass(t, err, driver.Transient)
+	if took > 2500*time.Millisecond {
+		t.Errorf("took %v", took)
+	}
+	// Accepts and never answers.
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = mute.Close() }()
+	err, took = tryOpen(t, kafka.Config{Brokers: []string{mute.Addr().String()}, ConnectTimeout: time.Second})
+	wantClass(t, err, driver.Transient)
+	if took > 3*time.Second {
+		t.Errorf("a mute broker took %v", took)
+	}
+	err, _ = tryOpen(t, kafka.Config{Brokers: []string{"127.0.0.1:1"}, ShareGroups: true})
+	wantClass(t, err, driver.Unsupported)
+}
+
+// authority signs certificates for a test.
+type authority struct {
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{dir: t.TempDir()}
+	a.file, _, a.cert, a.key = a.issue(t, "ca")
+	return a
+}
+
+func (a *authority) issue(t *testing.T, name string) (certFile, keyFile string, cert *x509.Certificate, key *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: a.cert == nil,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	parent, signer := tmpl, key
+	if a.cert != nil {
+		parent, signer = a.cert, a.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cert, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(suffix, kind string, b []byte) string {
+		f := filepath.Join(a.dir, fmt.Sprint(name, suffix))
+		if err := os.WriteFile(f, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	return write(".pem", "CERTIFICATE", der), write(".key", "EC PRIVATE KEY", raw), cert, key
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	ours, theirs := newAuthority(t), newAuthority(t)
+	certFile, keyFile, _, _ := ours.issue(t, "server")
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(ours.cert)
+	b := fake(t, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}))
+	clientCert, clientKey, _, _ := ours.issue(t, "client")
+	good := kafka.TLS{CA: ours.file, Cert: clientCert, Key: clientKey}
+	checkTLS(t, b.conf.Brokers, good, theirs.file)
+}
+
+// TestTLSReal takes a folder with ca.pem, client.pem and client.key, and a listener
+// that wants a client certificate.
+func TestTLSReal(t *testing.T) {
+	t.Parallel()
+	addr, dir := os.Getenv("VARAL_KAFKA_MTLS_ADDR"), os.Getenv("VARAL_KAFKA_TLS_DIR")
+	if addr == "" || dir == "" {
+		t.Skip("VARAL_KAFKA_MTLS_ADDR and VARAL_KAFKA_TLS_DIR are not set: no TLS listener of a real Kafka to test on")
+	}
+	good := kafka.TLS{CA: dir + "/ca.pem", Cert: dir + "/client.pem", Key: dir + "/client.key"}
+	checkTLS(t, []string{addr}, good, newAuthority(t).file)
+}
+
+func checkTLS(t *testing.T, brokers []string, good kafka.TLS, otherCA string) {
+	t.Helper()
+	if err, _ := tryOpen(t, kafka.Config{Brokers: brokers, TLS: &good}); err != nil {
+		t.Fatalf("right certificates: %v", err)
+	}
+	wrongCA, noCert, wrongName := good, good, good
+	wrongCA.CA = otherCA
+	noCert.Cert, noCert.Key = "", ""
+	wrongName.ServerName = "pizza.example"
+	for name, conf := range map[string]*kafka.TLS{"wrong CA": &wrongCA, "no client certificate": &noCert, "wrong name": &wrongName, "no TLS": nil} {
+		err, took := tryOpen(t, kafka.Config{Brokers: brokers, TLS: conf})
+		if driver.ClassOf(err) != driver.Denied || took > 5*time.Second {
+			t.Errorf("%s: %v after %v, want class Denied", name, err, took)
+		}
+	}
+}
