@@ -15,6 +15,14 @@ var params = check.Params{
 	Groups: []string{plant.Group}, Attempts: plant.MaxAttempts, InFlight: plant.InFlight, BrokerInFlight: 3 * plant.InFlight,
 }
 
+// seeds is how many seeds a test tries: all of them, fewer in a short run.
+func seeds(n uint64) uint64 {
+	if testing.Short() {
+		return n / 5
+	}
+	return n
+}
+
 func outcomes(rs map[string]check.Result, o check.Outcome) []string {
 	var out []string
 	for id, r := range rs {
@@ -36,7 +44,7 @@ func dump(t *testing.T, h *history.History, r check.Result) {
 // Legal but ugly histories: nothing is broken in any seed, and nothing is vacuous.
 func TestCleanControlsStayHeld(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(200) {
+	for seed := range seeds(200) {
 		m := plant.Make(plant.Options{Seed: seed, Messages: 200, Calm: seed%10 == 9})
 		results := check.Run(m.History, params, check.All()...)
 		for _, id := range slices.Sorted(maps.Keys(results)) {
@@ -99,8 +107,8 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 		}
 		t.Run(string(c.bug), func(t *testing.T) {
 			t.Parallel()
-			played := 0
-			for seed := uint64(1000); played < 20; seed++ {
+			played := uint64(0)
+			for seed := uint64(1000); played < seeds(20); seed++ {
 				m := plant.Make(plant.Options{Seed: seed, Bug: c.bug, Calm: c.calm})
 				if m.Planted == 0 { // this walk gave the bug no occasion
 					if seed > 1100 {
@@ -141,7 +149,7 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 func TestUnsoundHistoriesAreInconclusive(t *testing.T) {
 	t.Parallel()
 	for _, bug := range []plant.Bug{plant.LinesMissing, plant.TailMissing, plant.ClockJumped} {
-		for seed := range uint64(20) {
+		for seed := range seeds(20) {
 			m := plant.Make(plant.Options{Seed: seed, Bug: bug})
 			rs := check.Run(m.History, params, check.All()...)
 			if got := len(outcomes(rs, check.Inconclusive)); got != len(rs) {
@@ -149,7 +157,7 @@ func TestUnsoundHistoriesAreInconclusive(t *testing.T) {
 			}
 		}
 	}
-	for seed := range uint64(20) {
+	for seed := range seeds(20) {
 		m := plant.Make(plant.Options{Seed: seed, Bug: plant.DrainShort})
 		rs := check.Run(m.History, params, check.All()...)
 		if rs["I1"].Outcome != check.Inconclusive || rs["V3"].Outcome != check.Inconclusive {

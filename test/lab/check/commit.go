@@ -101,12 +101,13 @@ func (c *commits) received(e *history.Event, offset int64) {
 
 // find returns the copies an event is about: the one at its Position, or all.
 func (c *commits) find(e *history.Event) []spot {
-	all := c.at[groupID(e)]
+	// A copy: forget, called while the caller ranges over it, deletes in place.
+	all := slices.Clone(c.at[groupID(e)])
 	offset, err := strconv.ParseInt(e.Position, 10, 64)
 	if err != nil {
 		return all
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(s spot) bool { return s.offset != offset })
+	return slices.DeleteFunc(all, func(s spot) bool { return s.offset != offset })
 }
 
 func (c *commits) entry(s spot) *entry { return c.parts[s.part].entries[s.offset] }
