@@ -41,8 +41,8 @@ type Config struct {
 	// FetchMaxWait: how long the broker holds a fetch that finds nothing. A resumed
 	// partition waits for at most one such fetch. 0 = 100 ms.
 	FetchMaxWait time.Duration `yaml:"fetch_max_wait"`
-	// FetchPartitionBytes: the most bytes of one partition in one fetch. Small
-	// values mix more keys into what core sees at once. 0 = 256 KiB.
+	// FetchPartitionBytes: the most bytes of one partition in one fetch. Smaller
+	// values hold less in memory and cost throughput. 0 = 1 MiB.
 	FetchPartitionBytes int `yaml:"fetch_partition_bytes"`
 	// MaxBytes is the most bytes of key, headers and body of one message. 0 = 1 MiB.
 	// Topics made by Apply take it; elsewhere the topic's own max.message.bytes may
@@ -108,7 +108,7 @@ func (c Config) withDefaults() Config {
 	c.RebalanceTimeout = or(c.RebalanceTimeout, time.Minute)
 	c.ConnectTimeout = or(c.ConnectTimeout, 10*time.Second)
 	c.FetchMaxWait = or(c.FetchMaxWait, 100*time.Millisecond)
-	c.FetchPartitionBytes = or(c.FetchPartitionBytes, 256<<10)
+	c.FetchPartitionBytes = or(c.FetchPartitionBytes, 1<<20)
 	c.MaxBytes = or(c.MaxBytes, 1<<20)
 	c.Partitions = or(c.Partitions, 6)
 	return c

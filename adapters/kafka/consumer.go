@@ -121,7 +121,7 @@ func (c *consumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Re
 			c.outOfRange(ctx, p)
 		}
 		if len(out) > 0 || err != nil {
-			return out, err
+			return out, c.verify(ctx, err)
 		}
 		c.sleep(ctx)
 	}
@@ -237,8 +237,28 @@ func (c *consumer) fetchError(p *part, err error) {
 			c.news = append(c.news, driver.Event{Kind: driver.OutOfRange, Partition: p.name, Err: err})
 		}
 	default:
-		c.pending = classify(c.op, err, driver.Transient)
+		e := classify(c.op, err, driver.Transient)
+		switch e.Class {
+		case driver.LeaseLost:
+			return // thrown out of the group: Revoke has told it, and the client joins again
+		case driver.Conflict, driver.Closed:
+			e.Class = driver.Transient
+		}
+		c.pending = e
 	}
+}
+
+// verify asks again before a subscription ends because its topic is gone: a broker
+// that has just taken a partition over does not know it for a moment.
+func (c *consumer) verify(ctx context.Context, err error) error {
+	e, ok := errors.AsType[*driver.Error](err)
+	if !ok || e.Class != driver.NotFound {
+		return err
+	}
+	if _, missing := c.d.topic(ctx, c.topic); classOf(missing, driver.Transient) == driver.NotFound {
+		return err
+	}
+	return &driver.Error{Op: e.Op, Class: driver.Transient, Err: e.Err}
 }
 
 // fill takes from the queues in turn. Each partition gets an equal part of the
@@ -262,7 +282,9 @@ func (c *consumer) fill(want driver.Demand) []driver.Received {
 	}
 	share := max(1, (most+ready-1)/ready)
 	room := max(want.Bytes, 1)
-	headers := make([]driver.Header, 0, most*2)
+	// Grown as needed: many messages have none. What an earlier array held stays valid
+	// for the messages that point into it.
+	var headers []driver.Header
 	for full := false; !full && len(c.out) < most; {
 		before := len(c.out)
 		for range c.ring {

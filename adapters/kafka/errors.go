@@ -94,7 +94,7 @@ func publishClass(err error) driver.Class {
 	return classOf(err, driver.Ambiguous)
 }
 
-// lastError gives a call that ended by its own deadline the last trouble with a
+// explain gives a call that ended by its own deadline the last trouble with a
 // connection as its reason: "deadline exceeded" alone tells nobody what to repair.
 func (d *kafka) explain(err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -96,12 +97,12 @@ func (c *consumer) outOfRange(ctx context.Context, p *part) {
 // temporary group is deleted. Past ctx it cuts what is left, and the broker gives
 // the partitions on when the session times out.
 func (c *consumer) Close(ctx context.Context) error {
-	c.once.Do(func() { c.shut(ctx) })
-	<-c.ended
-	return nil
+	var err error
+	c.once.Do(func() { err = c.shut(ctx) }) // a second call waits for the first, and has nothing to add
+	return err
 }
 
-func (c *consumer) shut(ctx context.Context) {
+func (c *consumer) shut(ctx context.Context) error {
 	close(c.stop)
 	defer close(c.ended)
 	defer context.AfterFunc(ctx, func() {
@@ -112,17 +113,22 @@ func (c *consumer) shut(ctx context.Context) {
 		}
 	})()
 	c.link.close()
+	var left error
 	if c.group != "" {
-		_ = c.cl.LeaveGroupContext(ctx) // past ctx the session timeout does it
+		left = c.cl.LeaveGroupContext(ctx)
 	}
 	if ids := c.open(); len(ids) > 0 && c.group == "" {
 		c.revoke(context.WithoutCancel(ctx), ids)
 	}
-	_ = closeClient(ctx, c.cl, c.kill)
+	closeClient(ctx, c.cl, c.kill)
 	// Where leaving was cut short the callback may not have run.
 	c.lose(ctx, c.open())
 	if c.sub.Temporary && c.group != "" {
 		_, _ = c.d.adm.DeleteGroup(ctx, c.group) // an empty group expires by itself
 	}
 	c.d.forget(c)
+	if left != nil && ctx.Err() != nil {
+		return classify("close consumer", fmt.Errorf("group %s was not left, its partitions move on when the session times out: %w", c.group, left), driver.Transient)
+	}
+	return nil
 }

@@ -31,7 +31,6 @@ type kafka struct {
 	closed    bool                   // guarded by mu
 	consumers map[*consumer]struct{} // guarded by mu
 	closing   sync.Once
-	closeErr  error
 }
 
 // Open asks a broker once, so that a wrong address, certificate or password is told
@@ -109,8 +108,9 @@ func (d *kafka) Capabilities(driver.Destination) driver.Capabilities {
 func (d *kafka) Admin() driver.Admin { return &admin{d} }
 
 // Close ends all consumers, then the connections. Publishes under way end Ambiguous.
-// Past ctx it cuts what is left.
+// Past ctx it cuts what is left. A second call returns nil.
 func (d *kafka) Close(ctx context.Context) error {
+	var err error
 	d.closing.Do(func() {
 		d.mu.Lock()
 		d.closed = true
@@ -119,29 +119,28 @@ func (d *kafka) Close(ctx context.Context) error {
 			open = append(open, c)
 		}
 		d.mu.Unlock()
-		errs := make([]error, len(open)+1)
+		errs := make([]error, len(open))
 		var wg sync.WaitGroup
 		for i, c := range open {
 			wg.Go(func() { errs[i] = c.Close(ctx) })
 		}
 		wg.Wait()
 		d.link.close()
-		errs[len(open)] = closeClient(ctx, d.cl, d.kill)
-		d.closeErr = errors.Join(errs...)
+		closeClient(ctx, d.cl, d.kill)
+		err = errors.Join(errs...)
 	})
-	return d.closeErr
+	return err
 }
 
 // closeClient closes cl; past ctx it ends the client's own context, on which every
 // request of it hangs, and waits for the rest of Close.
-func closeClient(ctx context.Context, cl *kgo.Client, kill context.CancelFunc) error {
+func closeClient(ctx context.Context, cl *kgo.Client, kill context.CancelFunc) {
 	defer kill()
 	_, abandoned, wait := deadline.Do(ctx, func() error { cl.Close(); return nil }, nil)
 	if abandoned {
 		kill()
 	}
 	wait()
-	return nil
 }
 
 func (d *kafka) isClosed() bool {

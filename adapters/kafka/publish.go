@@ -145,6 +145,7 @@ func (d *kafka) refuse(op string, m *driver.Message) error {
 // partition: when a record fails that may be sent again, it fails everything it
 // holds for that partition. What it does not hold yet is stopped here.
 func (p *publication) send(ctx context.Context, d *kafka) {
+	promise := p.answer // once: a method value is an allocation
 	for i, m := range p.keys {
 		switch err := d.refuse(p.op, m); {
 		case err != nil:
@@ -154,7 +155,7 @@ func (p *publication) send(ctx context.Context, d *kafka) {
 		case m.Key != "" && p.trouble.Load() && p.hasFailed(m.Key):
 			p.finish(i, driver.Errorf(p.op, driver.Transient, "not sent: an earlier message of its key failed"))
 		default:
-			d.cl.Produce(ctx, &p.out[i].rec, p.answer)
+			d.cl.Produce(ctx, &p.out[i].rec, promise)
 		}
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -33,6 +35,8 @@ type outlet struct {
 	returned map[returnKey]int
 	closes   chan *amqp.Error
 	why      *amqp.Error
+
+	firstSent atomic.Pointer[amqp.DeferredConfirmation] // of this channel
 }
 
 type returnKey struct{ id, key string }
@@ -143,10 +147,20 @@ func (o *outlet) submit(ctx context.Context, g *group) (err error, taken bool) {
 	o.mu.Lock()
 	o.waiting = append(o.waiting, g)
 	o.mu.Unlock()
-	select {
-	case <-g.written:
-		return nil, true
-	default:
+	// A write takes microseconds: yielding a few times is cheaper than to be parked and
+	// woken for it, on top of being woken for the confirm.
+	for range 4 {
+		select {
+		case <-g.written:
+			return nil, true
+		case o.turn <- struct{}{}:
+			o.write(ctx)
+			<-o.turn
+			<-g.written
+			return nil, true
+		default:
+			runtime.Gosched()
+		}
 	}
 	select {
 	case o.turn <- struct{}{}:
@@ -186,6 +200,9 @@ func (o *outlet) write(ctx context.Context) {
 			it := &g.items[i]
 			if !it.skip {
 				it.confirm, it.writeErr = o.ch.PublishWithDeferredConfirm(o.exchange, it.key, true, false, it.p)
+				if o.firstSent.Load() == nil {
+					o.firstSent.Store(it.confirm)
+				}
 			}
 		}
 	}
@@ -235,6 +252,11 @@ func (o *outlet) lost(op string, it *item) error {
 	}
 	if limit, ok := sizeLimit(why); ok && len(it.p.Body) > limit {
 		return driver.Errorf(op, driver.TooLarge, "the body has %d bytes, the broker's max_message_size is %d: %w", len(it.p.Body), limit, why)
+	}
+	// The right to write is missing from the start, so nothing before this message was
+	// stored either. Withdrawn later, it leaves the ones under way unknown.
+	if first := o.firstSent.Load(); why.Code == amqp.AccessRefused && (first == nil || !first.Acked()) {
+		return driver.Errorf(op, driver.Denied, "the user may not write here: %w", why)
 	}
 	return driver.Errorf(op, driver.Ambiguous, "the channel ended before the confirm: %w", why)
 }

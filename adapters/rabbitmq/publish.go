@@ -168,6 +168,11 @@ func (s *sending) reserve(ctx context.Context, want int) (int, error) {
 			if !s.settleFirst(ctx) {
 				return 0, context.Cause(ctx)
 			}
+			// Confirms come in groups. Taking one place at a time would make every
+			// write one message long.
+			for n := 1; n < want && s.first < s.next && s.answered(); n++ {
+				s.settleFirst(ctx)
+			}
 			continue
 		}
 		select {
@@ -195,6 +200,20 @@ func (s *sending) hold(g *group) (held int) {
 	}
 	s.o.release(held)
 	return held
+}
+
+// answered reports whether the oldest message has its result.
+func (s *sending) answered() bool {
+	it := &s.items[s.first]
+	if it.skip || it.confirm == nil {
+		return true
+	}
+	select {
+	case <-it.confirm.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // settleFirst waits for the oldest message's confirm; false = ctx ended first.

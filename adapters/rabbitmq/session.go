@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -211,6 +212,9 @@ func (l *link) dial(ctx context.Context, e endpoint) (*session, error) {
 		secure := tls.Client(raw, conf)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			_ = raw.Close()
+			if refusedCertificate(err) {
+				return nil, driver.Errorf("connect to "+e.addr(), driver.Denied, "%w", err)
+			}
 			return nil, err
 		}
 		raw = secure
@@ -243,8 +247,9 @@ func (l *link) login(ctx context.Context, e endpoint, sock *socket) (*session, e
 		hungUp := sock.hungUp.Load()
 		_ = sock.Close()
 		wait()
-		if read := sock.readErr.Load(); read != nil && tlsconf.IsCertificateError(*read) {
-			return nil, *read // TLS 1.3: the peer judges our certificate after the handshake
+		if read := sock.readErr.Load(); read != nil && refusedCertificate(*read) {
+			// TLS 1.3: the peer judges our certificate after the handshake.
+			return nil, driver.Errorf("connect to "+e.addr(), driver.Denied, "the broker refused tls.cert: %w", *read)
 		}
 		return nil, loginError(e, err, time.Duration(hungUp-sock.opened.UnixNano()))
 	}
@@ -254,6 +259,13 @@ func (l *link) login(ctx context.Context, e endpoint, sock *socket) (*session, e
 	blocks := conn.NotifyBlocked(make(chan amqp.Blocking, 16))
 	l.wg.Go(func() { l.watch(s, closes, blocks) })
 	return s, nil
+}
+
+// refusedCertificate reports a TLS alert about our certificate. crypto/tls has no
+// exported type for an alert received over TCP, hence the text.
+func refusedCertificate(err error) bool {
+	s := err.Error()
+	return tlsconf.IsCertificateError(err) || strings.Contains(s, "remote error: tls:") && strings.Contains(s, "certificate")
 }
 
 // silence is how long RabbitMQ waits before it hangs up on wrong credentials without a

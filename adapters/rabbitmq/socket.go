@@ -2,7 +2,6 @@ package rabbitmq
 
 import (
 	"errors"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -46,8 +45,9 @@ func (s *socket) Read(p []byte) (int, error) {
 		s.r, s.w = 0, n
 		if n == 0 {
 			if err != nil {
-				s.readErr.Store(&err)
-				if errors.Is(err, io.EOF) {
+				s.readErr.CompareAndSwap(nil, &err)
+				// RabbitMQ ends a refused login with a reset as often as with a close.
+				if t, ok := errors.AsType[net.Error](err); !errors.Is(err, net.ErrClosed) && (!ok || !t.Timeout()) {
 					s.hungUp.Store(time.Now().UnixNano())
 				}
 			}
