@@ -303,6 +303,9 @@ func (s *scene) judge(ids ...string) *history.History {
 		s.t.Error(err)
 	}
 	h := s.lab.History()
+	if s.broker == "rabbitmq" {
+		doubt(h)
+	}
 	if s.dest.Partitions > 0 {
 		ids = append(ids, "I7", "V1", "V2")
 	}
@@ -330,6 +333,40 @@ func (s *scene) judge(ids ...string) *history.History {
 		s.explain(h)
 	}
 	return h
+}
+
+// beforeCut is how long a written ack may lie in buffers on its way to the broker.
+const beforeCut = int64(500 * time.Millisecond)
+
+// doubt takes back what AMQP cannot know. A basic.ack has no answer: the adapter's nil
+// says that it was written. One that was written from shortly before a network or broker
+// fault on, and before its loss was noticed, may never have arrived. Outside of that
+// window an accepted settle stays final, and a message that comes again accuses.
+func doubt(h *history.History) {
+	for i := range h.Events {
+		lost := &h.Events[i]
+		if lost.Op != history.OpLost {
+			continue
+		}
+		from, hurt := int64(0), false
+		for j := range i { // the latest fault of that process, and what it lost before
+			e := &h.Events[j]
+			mine := e.Dest == "" || e.Dest == lost.Proc && e.N == lost.Gen
+			switch {
+			case e.Op == history.OpFault && mine && (e.Outcome == history.FaultCut || e.Outcome == history.FaultBlackHole || e.Outcome == history.FaultBroker):
+				from, hurt = e.T-beforeCut, true
+			case e.Op == history.OpLost && e.Proc == lost.Proc && e.Gen == lost.Gen && e.Partition == lost.Partition:
+				hurt = false // noticed; a fault since then counts anew
+			}
+		}
+		for j := range i {
+			e := &h.Events[j]
+			if hurt && e.Op == history.OpSettled && e.Class == "" && e.T >= from &&
+				e.Proc == lost.Proc && e.Gen == lost.Gen && e.Partition == lost.Partition {
+				e.Class = "unconfirmed"
+			}
+		}
+	}
 }
 
 // explain keeps the history and shows what the workers logged.

@@ -18,7 +18,7 @@ const slots = 8
 func testTerm(t *testing.T, r brokers.Report, keyed bool) {
 	s := newScene(t, r, keyed)
 	const drain = 5 * time.Second
-	a := consumerArgs{Hold: 1500 * time.Millisecond, Concurrency: slots, Drain: drain}
+	a := consumerArgs{Hold: 1500 * time.Millisecond, Concurrency: slots, Prefetch: 2 * slots, Drain: drain}
 	c1 := s.consumer("c1", a)
 	s.consumer("c2", a)
 	s.publisher("p1", publisherArgs{Keys: 32, Rate: 100, Count: 64})

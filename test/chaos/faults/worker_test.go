@@ -92,6 +92,8 @@ type target struct {
 	URL  string
 	Dest core.Destination
 	Net  bool // connections pass the worker's faultnet
+
+	wrap func(driver.Driver) driver.Driver // in-process only
 }
 
 // open opens a client whose driver is watched.
@@ -111,7 +113,15 @@ func (a target) open(ctx context.Context, net *faultnet.Net, emit func(history.E
 	if err != nil {
 		return nil, err
 	}
-	cl := core.NewClient(&recorder{Driver: d, emit: emit}, core.Options{Observer: signals{emit}, Logger: slog.Default()})
+	o := core.Options{Observer: signals{emit}}
+	if strings.HasPrefix(a.URL, "memory:") {
+		o.Provision = core.ProvisionCreate
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if a.wrap != nil {
+		d = a.wrap(d)
+	}
+	cl := core.NewClient(&recorder{Driver: d, emit: emit}, o)
 	client.Store(cl)
 	return cl, nil
 }
@@ -143,6 +153,7 @@ type consumerArgs struct {
 	target
 	Keyed       bool
 	Concurrency int           // 0 = 8
+	Prefetch    int           // 0 = 64
 	Hold        time.Duration // of every handler
 	HoldIDs     map[string]time.Duration
 	Drain       time.Duration // 0 = 5 s
@@ -150,13 +161,10 @@ type consumerArgs struct {
 }
 
 func (a consumerArgs) layers() []core.Layer {
-	if a.Concurrency == 0 {
-		a.Concurrency = 8
-	}
-	if a.Drain == 0 {
-		a.Drain = 5 * time.Second
-	}
-	layers := []core.Layer{middleware.Prefetch(64), middleware.Drain(a.Drain)}
+	setDefault(&a.Concurrency, 8)
+	setDefault(&a.Drain, 5*time.Second)
+	setDefault(&a.Prefetch, 64)
+	layers := []core.Layer{middleware.Prefetch(a.Prefetch), middleware.Drain(a.Drain)}
 	if a.Keyed {
 		return append(layers, middleware.SessionOrder(a.Concurrency))
 	}
