@@ -120,7 +120,11 @@ var dispositions = map[driver.Disposition]string{
 	driver.Reject: history.Reject, driver.Extend: history.Extend,
 }
 
+// settling marks when a Settle began: its answer may come a freeze later.
+const settling = "settling"
+
 func (c *recorded) Settle(ctx context.Context, batch []driver.Settlement) error {
+	c.emit(history.Event{Op: history.OpLog, Class: settling, N: len(batch)})
 	err := c.Consumer.Settle(ctx, batch)
 	c.mu.Lock()
 	defer c.mu.Unlock()
