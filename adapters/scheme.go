@@ -132,7 +132,11 @@ type scrubbed struct {
 }
 
 func (s *scrubbed) Error() string {
-	text := strings.TrimSpace(s.err.Error())
+	text := s.err.Error()
+	if e, ok := s.err.(*driver.Error); ok { //nolint:errorlint // the outermost only: its class is told by whoever wraps this
+		text = strings.TrimSuffix(text, " ("+e.Class.String()+")")
+	}
+	text = strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") // errors.Join writes lines
 	// Longest first: a secret that begins with another would keep its tail otherwise.
 	all := slices.SortedFunc(slices.Values(s.secrets), func(a, b string) int { return len(b) - len(a) })
 	for _, secret := range all {

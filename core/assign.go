@@ -55,9 +55,12 @@ func (s *Consumer) revoke(ctx context.Context, partitions []string) {
 		s.closeLocked(a)
 		s.cancelRunning(a, ErrRevoked) // only those that outlived ctx
 	}
+	draining := s.draining
 	s.mu.Unlock()
 	s.forget(closing)
-	s.signalled(SignalRevoked, partitions[0], "", len(partitions), nil)
+	if !draining { // letting go at our own end is no news
+		s.signalled(SignalRevoked, partitions[0], "", len(partitions), nil)
+	}
 }
 
 // lose handles ownership that is already gone.

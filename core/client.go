@@ -68,7 +68,8 @@ type Client struct {
 	ids idSource
 
 	mu        sync.Mutex
-	closed    bool
+	closing   bool // Close was called: no new consumer
+	closed    bool // the consumers have drained: no new publish
 	consumers map[*Consumer]struct{}
 	publishes sync.WaitGroup // Publish calls under way, so that Close lets them end
 	provision provisioned
@@ -104,11 +105,11 @@ func (c *Client) prefixed(d Destination) Destination {
 // all within ctx. It is idempotent; later calls return nil.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
-	if c.closed {
+	if c.closing {
 		c.mu.Unlock()
 		return nil
 	}
-	c.closed = true
+	c.closing = true
 	running := make([]*Consumer, 0, len(c.consumers))
 	for s := range c.consumers {
 		running = append(running, s)
@@ -120,6 +121,10 @@ func (c *Client) Close(ctx context.Context) error {
 		wg.Go(func() { _ = s.Drain(ctx) }) // its error is Wait's to return
 	}
 	wg.Wait()
+	// Only now: a handler that finishes during the drain may still have to publish.
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	c.awaitPublishes(ctx)
 	return c.d.Close(ctx)
 }

@@ -96,7 +96,7 @@ func (s *Consumer) failed(f *flight, v verdict, after time.Duration, err error) 
 	wait := max(after, backoff.Wait(f.failures+f.base-1, s.p.Retry.Base, s.p.Retry.Cap, backoff.Shape(s.p.Retry.Jitter), rand.Float64()))
 	r := &s.p.Retry
 	switch {
-	case v == verdictPermanent:
+	case f.acked, v == verdictPermanent:
 		f.reason = reasonPermanent
 	case r.Attempts > 0 && attempt >= r.Attempts,
 		r.MaxElapsed > 0 && now.Add(wait).Sub(f.first) > r.MaxElapsed:
@@ -150,6 +150,8 @@ func (s *Consumer) abandon(f *flight) {
 func (s *Consumer) giveBack(f *flight, err error) {
 	s.counts.Returned++
 	switch {
+	case f.acked:
+		s.finishLocked(f, driver.Settlement{})
 	case s.caps.Settle == driver.Each && s.p.Order != ByKey:
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Return, Reason: err})
 	case s.draining || f.asg.drain:
@@ -182,8 +184,15 @@ func (s *Consumer) exhausted(f *flight) string {
 		s.counts.DeadLettered++
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.cause})
 		return "dead-letter"
+	case f.acked:
+		// Settled before it ran: there is nothing left to give back. At most once, by
+		// the name of the layer.
+		s.counts.Discarded++
+		s.later(func() { s.signalled(SignalDiscarded, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
+		s.finishLocked(f, driver.Settlement{})
+		return "discard"
 	case s.p.DeadLetter != (Destination{}):
-		f.phase, f.tries = phaseDead, 0
+		f.phase = phaseDead
 		s.mu.Unlock()
 		err := s.deadLetter(f)
 		s.mu.Lock()

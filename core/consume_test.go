@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -484,4 +485,98 @@ func TestAckFirstSettlesBeforeTheHandler(t *testing.T) {
 			t.Errorf("%v: settled %v", mode, final)
 		}
 	}
+}
+
+func TestUnreadableWithoutADeadLetterHalts(t *testing.T) {
+	t.Parallel()
+	f := newFake(driver.UpTo)
+	synctest.Test(t, func(t *testing.T) {
+		f.wake = make(chan struct{}, 1)
+		c := client(f)
+		s, err := c.Start(t.Context(), in, func(context.Context, *core.Delivery) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := msg("m1", "")
+		bad.Err = errors.New("not a record")
+		f.push(bad, msg("m2", ""))
+		if err := s.Wait(); err == nil || !strings.Contains(err.Error(), "not a record") {
+			t.Errorf("error %v", err)
+		}
+		if final, _ := f.settlements(); len(final) != 0 {
+			t.Errorf("settled %v: passed an unreadable record", final)
+		}
+		_ = c.Close(context.Background())
+	})
+}
+
+func TestAckFirstRunsAFailingHandlerOnce(t *testing.T) {
+	t.Parallel()
+	f := newFake(driver.Each)
+	runs := 0
+	bubble(t, f, func(context.Context, *core.Delivery) error { runs++; return errors.New("no") }, func(s *core.Consumer) {
+		f.push(msg("m1", ""))
+		time.Sleep(time.Hour)
+		if st := s.Status(); st.InFlight != 0 || st.Totals.Discarded != 1 {
+			t.Errorf("status %+v", st)
+		}
+	}, edit("ackfirst", func(p *core.Policy) { p.AckFirst = true }))
+	if runs != 1 {
+		t.Errorf("handled %d times, want at most once", runs)
+	}
+}
+
+func TestGoexitInAHandlerIsAFailedAttempt(t *testing.T) {
+	t.Parallel()
+	f := newFake(driver.Each)
+	runs := 0
+	bubble(t, f, func(context.Context, *core.Delivery) error {
+		if runs++; runs == 1 {
+			runtime.Goexit()
+		}
+		return nil
+	}, func(*core.Consumer) {
+		f.push(msg("m1", ""), msg("m2", ""))
+		time.Sleep(time.Hour)
+		if final, _ := f.settlements(); len(final) != 2 {
+			t.Errorf("settled %v", final)
+		}
+	}, edit("one", func(p *core.Policy) { p.Concurrency = 1 }))
+	if runs != 3 {
+		t.Errorf("handled %d times, want 3", runs)
+	}
+}
+
+// TestDrainReturnsByItsDeadline although a handler ignores its context and the broker
+// does not answer.
+func TestDrainReturnsByItsDeadline(t *testing.T) {
+	t.Parallel()
+	f := newFake(driver.Each)
+	synctest.Test(t, func(t *testing.T) {
+		f.wake = make(chan struct{}, 1)
+		c := client(f)
+		release := make(chan struct{})
+		s, err := c.Start(t.Context(), in, func(context.Context, *core.Delivery) error { <-release; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.push(msg("m1", ""))
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		start := time.Now()
+		err = s.Drain(ctx)
+		if took := time.Since(start); took > 2500*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("drain took %v: %v", took, err)
+		}
+		<-s.Done()
+		if st := s.Status(); st.Totals.Abandoned != 1 {
+			t.Errorf("abandoned %d", st.Totals.Abandoned)
+		}
+		if final, _ := f.settlements(); len(final) != 0 {
+			t.Errorf("settled %v", final)
+		}
+		close(release)
+		_ = c.Close(context.Background())
+	})
 }

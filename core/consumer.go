@@ -32,6 +32,8 @@ type Consumer struct {
 
 	hctx    context.Context //nolint:containedctx // life of the handlers, ended by the supervisor
 	hcancel context.CancelCauseFunc
+	hurried context.Context //nolint:containedctx // ends when a Drain ran out of time
+	hurry   context.CancelFunc
 	stop    chan struct{} // closed by the first Drain or failure
 	done    chan struct{} // closed when all is over
 	workers sync.WaitGroup
@@ -99,6 +101,7 @@ func (c *Client) Start(ctx context.Context, sub Subscription, h Handler, layers 
 	s.src, err = c.d.Subscribe(ctx, s.request())
 	if err != nil {
 		c.unregister(s)
+		close(s.done) // a Close that found s between register and here waits for it
 		return nil, fmt.Errorf("subscribe %s: %w", s.name, err)
 	}
 	s.launch(ctx)
@@ -141,6 +144,7 @@ func (c *Client) plan(sub Subscription, h Handler, layers []Layer) (*Consumer, e
 
 func (s *Consumer) init() {
 	s.hctx, s.hcancel = context.WithCancelCause(context.Background())
+	s.hurried, s.hurry = context.WithCancel(context.Background())
 	s.stop, s.done = make(chan struct{}), make(chan struct{})
 	s.settleEnd, s.clockEnd = make(chan struct{}), make(chan struct{})
 	s.roomFree, s.clockWake = make(chan struct{}, 1), make(chan struct{}, 1)
@@ -178,7 +182,7 @@ func (c *Client) ensureAll(ctx context.Context, s *Consumer) error {
 func (c *Client) register(s *Consumer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closing {
 		return errClosed("subscribe " + s.name)
 	}
 	c.consumers[s] = struct{}{}
@@ -224,7 +228,15 @@ func (s *Consumer) Drain(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.hcancel(ErrDrained)
-	<-s.done // bounded: see supervise
+	s.hurry()
+	// Every public call returns within half a second of its deadline, whatever a
+	// handler or the broker do; the supervisor ends by itself soon after.
+	t := time.NewTimer(cutGrace)
+	defer t.Stop()
+	select {
+	case <-s.done:
+	case <-t.C:
+	}
 	return ctx.Err()
 }
 
@@ -287,6 +299,12 @@ func signal(ch chan struct{}) {
 // notify passes an adapter's event on.
 func (s *Consumer) notify(e driver.Event) {
 	s.c.o.Logger.Info("varal: "+e.Kind.String(), "subscription", s.name, "partition", e.Partition, "error", e.Err)
+	if e.Kind == driver.Connected {
+		// The call that noticed the recovery may wait long for its first message.
+		s.mu.Lock()
+		s.receiveErr = nil
+		s.mu.Unlock()
+	}
 	s.c.Notify(e)
 	if s.sub.OnEvent != nil {
 		s.sub.OnEvent(e)

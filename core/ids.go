@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
+	"strings"
 	"sync/atomic"
 )
 
@@ -32,12 +33,15 @@ const idLen = 32
 // allocation.
 func (s *idSource) take(n int) string {
 	last := s.next.Add(uint64(n))
-	buf := make([]byte, 0, n*idLen)
+	var b strings.Builder
+	b.Grow(n * idLen)
 	var num [8]byte
+	var text [idLen]byte
+	copy(text[:], s.prefix[:])
 	for i := range n {
 		binary.BigEndian.PutUint64(num[:], last-uint64(n-1-i))
-		buf = append(buf, s.prefix[:]...)
-		buf = hex.AppendEncode(buf, num[:])
+		hex.Encode(text[16:], num[:])
+		b.Write(text[:])
 	}
-	return string(buf)
+	return b.String()
 }

@@ -105,7 +105,8 @@ type Policy struct {
 	// MaxInFlightBytes is the same in bytes of headers and body; a larger message
 	// comes alone. 0 = 64 MiB.
 	MaxInFlightBytes int64
-	// Concurrency is the most handlers at once. 0 = 16, and never above MaxInFlight.
+	// Concurrency is the most handlers at once. 0 = 16. MaxInFlight bounds it too, as
+	// Consumer.SetLimit last set it.
 	Concurrency int
 	// Order. 0 = Unordered. ByKey needs a source with Capabilities.Order.
 	Order Order
@@ -163,7 +164,6 @@ func (p *Policy) setDefaults() {
 		p.Concurrency = p.MaxInFlight // every open delivery has a worker that waits for it
 	}
 	setDefault(&p.Concurrency, defaultConcurrency)
-	p.Concurrency = min(p.Concurrency, p.MaxInFlight)
 	setDefault(&p.DrainTimeout, defaultDrain)
 	setDefault(&p.Retry.Base, defaultBase)
 	setDefault(&p.Retry.Cap, max(defaultCap, p.Retry.Base))

@@ -47,14 +47,14 @@ func (c *Client) Publish(ctx context.Context, to Destination, msgs ...*Message) 
 // publish is Publish without its bookkeeping; foreign tells that the messages come
 // from the application, whose headers are checked.
 func (c *Client) publish(ctx context.Context, to Destination, msgs []*Message, foreign bool) error {
-	b := batch{c: c, to: c.prefixed(to), label: to, n: len(msgs)}
+	b := &batch{c: c, to: c.prefixed(to), label: to, n: len(msgs)}
 	if err := b.checkCall(ctx); err != nil {
 		return err
 	}
 	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.o.PublishTimeout)
-		defer cancel()
+		bounded := withTimeout(ctx, c.o.PublishTimeout)
+		defer bounded.release()
+		ctx = bounded
 	}
 	if err := c.ensure(ctx, b.to); err != nil {
 		return err
@@ -78,9 +78,12 @@ type batch struct {
 	at    []int      // index in the call of each wire message; nil = the same
 	errs  []error    // by index in the call; nil = no failure so far
 	lost  map[string]bool
+
+	one     [1]Message // storage of the commonest call
+	oneWire [1]*Message
 }
 
-func (b *batch) op() string { return "publish " + b.label.String() }
+func (b *batch) op() string { return publishOp(b.label) }
 
 // checkCall refuses what is wrong with the call as a whole.
 func (b *batch) checkCall(ctx context.Context) error {
@@ -95,13 +98,20 @@ func (b *batch) checkCall(ctx context.Context) error {
 		return driver.Errorf(b.op(), driver.Permanent, "Partitions is %d", b.to.Partitions)
 	}
 	b.caps = b.c.d.Capabilities(b.to)
-	return nil
+	if err := checkName("publish ", b.label, "the destination's name", b.label.Name); err != nil {
+		return err
+	}
+	return checkName("publish ", b.label, "the group's name", b.label.Group)
 }
 
 // prepare checks every message and copies the good ones onto the wire.
 func (b *batch) prepare(msgs []*Message, foreign bool) {
-	slab := make([]Message, len(msgs))
-	b.wire = make([]*Message, 0, len(msgs))
+	slab := b.one[:]
+	b.wire = b.oneWire[:0]
+	if len(msgs) > 1 {
+		slab = make([]Message, len(msgs))
+		b.wire = make([]*Message, 0, len(msgs))
+	}
 	var ids string
 	now := time.Time{}
 	for i, m := range msgs {
@@ -161,7 +171,7 @@ func (b *batch) check(m *Message, foreign bool) error {
 		}
 		return nil
 	}
-	return b.c.o.Limits.check(b.op(), m, b.caps.MaxBytes)
+	return b.c.o.Limits.check(b.label, m, b.caps.MaxBytes)
 }
 
 // fail records the outcome of message i of the call.

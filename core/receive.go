@@ -15,6 +15,10 @@ import (
 // up to here.
 const maxSpan = 1 << 16
 
+// minLease keeps a lease that was nearly over on receipt from being extended in a hot
+// loop.
+const minLease = 50 * time.Millisecond
+
 // receiver asks the broker for what there is room for, for as long as the
 // subscription runs.
 func (s *Consumer) receiver(ctx context.Context) {
@@ -37,13 +41,12 @@ func (s *Consumer) receiver(ctx context.Context) {
 		if !s.armReceive(gen, cancel) {
 			continue
 		}
-		asked := time.Now()
 		got, err := s.src.Receive(rctx, want)
 		failed := err != nil && rctx.Err() == nil
 		s.disarmReceive(err, failed)
 		if len(got) > 0 {
 			failures = 0
-			s.admit(got, asked)
+			s.admit(got)
 		}
 		if failed {
 			failures++
@@ -89,8 +92,8 @@ func (s *Consumer) awaitRoom(ctx context.Context) (want driver.Demand, gen uint6
 		}
 		s.mu.Lock()
 		records, bytes := s.budget.Room()
-		if records > 0 {
-			want = driver.Demand{Records: records, Bytes: bytes, Limit: s.budget.MaxRecords, Paused: s.pausedParts()}
+		if s.worthAsking(records) {
+			want = driver.Demand{Records: min(records, maxReceive), Bytes: bytes, Limit: s.budget.MaxRecords, Paused: s.pausedParts()}
 			gen = s.demandGen
 			s.mu.Unlock()
 			return want, gen, true
@@ -101,6 +104,18 @@ func (s *Consumer) awaitRoom(ctx context.Context) (want driver.Demand, gen uint6
 		case <-ctx.Done():
 		}
 	}
+}
+
+// maxReceive bounds what one Receive returns, and so how long admit holds mu: with
+// 16,000 messages workers waited for more than 1 ms, sync.Mutex then hands itself from
+// waiter to waiter, and every message cost a switch of goroutines from there on.
+const maxReceive = 1024
+
+// worthAsking reports whether room for so many messages is worth a Receive. While
+// workers have enough to start, a log would otherwise be asked for the one message
+// that ended since the last call, and so for each. Callers hold mu.
+func (s *Consumer) worthAsking(records int) bool {
+	return records > 0 && (records >= min(s.budget.MaxRecords/4, maxReceive) || s.queue.Ready() <= s.p.Concurrency)
 }
 
 // pausedParts lists the partitions to return nothing of: all of them while the
@@ -138,7 +153,7 @@ func (s *Consumer) receiveFailed(ctx context.Context, err error, failures int) b
 // and revoke take: a message is admitted only under the open epoch of its partition.
 // Without the epoch, a batch that Receive returned just before a revoke and that is
 // admitted just after it would run here while the new owner runs it too.
-func (s *Consumer) admit(got []driver.Received, asked time.Time) {
+func (s *Consumer) admit(got []driver.Received) {
 	now := time.Now()
 	s.mu.Lock()
 	stale, limited := 0, 0
@@ -151,7 +166,7 @@ func (s *Consumer) admit(got []driver.Received, asked time.Time) {
 		}
 		f := s.newFlight()
 		f.rec = got[i]
-		if s.admitOne(f, a, asked, now) {
+		if s.admitOne(f, a, now) {
 			limited++
 		}
 	}
@@ -169,7 +184,7 @@ func (s *Consumer) admit(got []driver.Received, asked time.Time) {
 
 // admitOne queues one flight; limited tells that some of its headers were dropped.
 // Callers hold mu.
-func (s *Consumer) admitOne(f *flight, a *assignment, asked, now time.Time) (limited bool) {
+func (s *Consumer) admitOne(f *flight, a *assignment, now time.Time) (limited bool) {
 	f.asg, f.received, f.heap = a, now, -1
 	f.size = f.rec.Size()
 	a.flights++
@@ -183,7 +198,10 @@ func (s *Consumer) admitOne(f *flight, a *assignment, asked, now time.Time) (lim
 		}
 	}
 	if !f.rec.Deadline.IsZero() {
-		f.deadline, f.lease = f.rec.Deadline, f.rec.Deadline.Sub(asked)
+		// The length of the lease is what is left of it on receipt. Counted from the start
+		// of the call, one second of waiting for the first message would make a lease of
+		// one second look like two; extended at half of that, it would end first.
+		f.deadline, f.lease = f.rec.Deadline, max(f.rec.Deadline.Sub(now), minLease)
 		if !s.leases {
 			s.leases = true
 			signal(s.clockWake)

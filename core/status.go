@@ -82,7 +82,7 @@ const stuckAfter = time.Minute
 // progress. It makes no network call.
 func (c *Client) Health() Health {
 	c.mu.Lock()
-	closed := c.closed
+	closed := c.closing
 	running := make([]*Consumer, 0, len(c.consumers))
 	for s := range c.consumers {
 		running = append(running, s)

@@ -1,6 +1,10 @@
 package core
 
-import "github.com/varal-go/varal/core/driver"
+import (
+	"cmp"
+
+	"github.com/varal-go/varal/core/driver"
+)
 
 // Subscription says what to consume. Required: From, and Group for a topic.
 type Subscription struct {
@@ -52,6 +56,9 @@ func (s *Subscription) validate() error {
 		return driver.Errorf(op, driver.Permanent, "Subscription.From.Group is for publishing to one group; name the group in Subscription.Group")
 	case s.From.Shape == driver.Topic && s.Group == "":
 		return driver.Errorf(op, driver.Permanent, "Subscription.Group is empty: a topic gives every group its own copy, so it must have a name")
+	}
+	if err := cmp.Or(checkName("subscribe ", s.From, "Subscription.From.Name", s.From.Name), checkName("subscribe ", s.From, "Subscription.Group", s.Group)); err != nil {
+		return err
 	}
 	for _, n := range append(append([]Need(nil), s.Require...), s.Prefer...) {
 		if n >= driver.NeedCount {

@@ -12,6 +12,8 @@ import (
 const (
 	// cancelGrace is how long a handler may take after its context was cancelled.
 	cancelGrace = 500 * time.Millisecond
+	// cutGrace is how long a Drain whose context has ended waits for the end.
+	cutGrace = 450 * time.Millisecond
 	// closeTimeout bounds the last settle and the adapter's Close.
 	closeTimeout = 10 * time.Second
 )
@@ -134,6 +136,11 @@ func (s *Consumer) abandonRunning() bool {
 func (s *Consumer) closeSource() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	defer context.AfterFunc(s.hurried, func() {
+		if sleep(ctx, cutGrace/2) {
+			cancel()
+		}
+	})()
 	s.mu.Lock()
 	open := make([]*assignment, 0, len(s.parts))
 	for _, a := range s.parts {
@@ -169,6 +176,7 @@ func (s *Consumer) finish(clean bool) {
 		s.workers.Wait()
 	}
 	s.hcancel(driver.Errorf("handler", driver.Closed, "the subscription has ended"))
+	s.hurry() // releases its context
 	s.c.unregister(s)
 	close(s.done)
 }

@@ -31,7 +31,7 @@ func (s *Consumer) worker() {
 // next waits for a flight to start; nil = the worker ends. Callers hold mu.
 func (s *Consumer) next() *flight {
 	for !s.stopped {
-		if !s.draining && s.running < min(s.p.Concurrency, s.budget.MaxRecords) {
+		if !s.draining && s.running < s.slots() {
 			if f := s.take(); f != nil {
 				s.waking = false
 				s.wakeWorker()
@@ -46,12 +46,18 @@ func (s *Consumer) next() *flight {
 	return nil
 }
 
+// slots is how many handlers may run at once now. Callers hold mu.
+func (s *Consumer) slots() int { return min(s.p.Concurrency, s.budget.MaxRecords) }
+
 // take pops the next live flight off the queue. Callers hold mu.
 func (s *Consumer) take() *flight {
 	for {
 		f, lane, ok := s.queue.Next()
 		if !ok {
 			return nil
+		}
+		if s.queue.Ready() == s.p.Concurrency {
+			s.roomChanged() // the receiver may have waited for this; see worthAsking
 		}
 		if f.state != stateQueued { // dropped while it was queued
 			s.queue.Release(lane)
@@ -76,7 +82,7 @@ func (s *Consumer) wakeWorker() {
 	case s.idle > 0:
 		s.waking = true
 		s.work.Signal()
-	case s.spawned < s.p.Concurrency:
+	case s.spawned < s.slots():
 		s.waking = true
 		s.spawned++
 		s.workers.Go(s.worker)
@@ -97,9 +103,8 @@ func (s *Consumer) step(f *flight, a *arena) {
 		s.mu.Lock()
 		s.emitted(f, err)
 	case phaseDead:
-		err := s.deadLetter(f)
 		s.mu.Lock()
-		s.deadLettered(f, err)
+		s.exhausted(f)
 	case phaseHop:
 		err := s.sendOn(f)
 		s.mu.Lock()
@@ -133,8 +138,10 @@ func (s *Consumer) handle(f *flight, a *arena) {
 	s.mu.Unlock()
 
 	s.fill(&t.d, f, a)
-	start, queued := time.Now(), time.Duration(0)
-	if s.c.o.Observer != nil {
+	var start time.Time
+	var queued time.Duration
+	if s.c.o.Observer != nil { // reading the clock is 3 % of a message otherwise
+		start = time.Now()
 		queued = start.Sub(f.received)
 	}
 	a.handling = f
@@ -274,7 +281,14 @@ func (s *Consumer) release(f *flight) {
 	s.flights.remove(f)
 	s.budget.Give(f.size)
 	f.asg.flights--
-	signal(s.roomFree)
+	s.roomChanged()
+}
+
+// roomChanged wakes the receiver if it is worth it. Callers hold mu.
+func (s *Consumer) roomChanged() {
+	if records, _ := s.budget.Room(); s.worthAsking(records) {
+		signal(s.roomFree)
+	}
 }
 
 // newFlight returns a clean flight. Callers hold mu.
@@ -292,7 +306,7 @@ func (s *Consumer) newFlight() *flight {
 // and settlement: one dropped while it was queued is left to the garbage collector,
 // because the run queue still points to it. Callers hold mu.
 func (s *Consumer) recycle(f *flight) {
-	if !f.released || f.extend || f.heap >= 0 || s.frees >= maxFreeFlights {
+	if !f.released || f.extend || f.heap >= 0 || s.frees >= max(maxFreeFlights, min(s.budget.MaxRecords, 64<<10)) {
 		return
 	}
 	*f = flight{next: s.free}
@@ -300,6 +314,8 @@ func (s *Consumer) recycle(f *flight) {
 	s.frees++
 }
 
+// maxFreeFlights are kept at any rate; more where more may be in flight, since what is
+// not kept is allocated again.
 const maxFreeFlights = 4096
 
 // redemandIfRoom has the receiver look again. Callers hold mu.

@@ -271,7 +271,14 @@ func (c *consumer) fill(want driver.Demand) []driver.Received {
 			ready++
 		}
 	}
-	clear(c.out)
+	// Every entry is written in full, so only what the last call left beyond this one's
+	// must be let go of.
+	last := c.out
+	defer func() {
+		if n := len(c.out); n < len(last) && cap(last) == cap(c.out) {
+			clear(last[n:])
+		}
+	}()
 	c.out = c.out[:0]
 	if ready == 0 {
 		return nil

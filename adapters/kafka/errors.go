@@ -35,19 +35,12 @@ func classOf(err error, unknown driver.Class) driver.Class {
 	}
 	_, plain := errors.AsType[tls.RecordHeaderError](err)
 	switch {
-	case tlsconf.IsCertificateError(err), isRemoteAlert(err), errors.Is(err, errInsecure), plain, isFirstReadEOF(err):
+	case tlsconf.IsCertificateError(err), errors.Is(err, errInsecure), plain, isFirstReadEOF(err):
 		return driver.Denied
 	case errors.Is(err, kgo.ErrClientClosed):
 		return driver.Closed
 	}
 	return unknown
-}
-
-// isRemoteAlert: the broker ended the TLS session with an alert, most often about our
-// certificate. crypto/tls gives those no type of their own.
-func isRemoteAlert(err error) bool {
-	e, ok := errors.AsType[*net.OpError](err)
-	return ok && e.Op == "remote error"
 }
 
 // isFirstReadEOF: the broker hung up on the first request, which is how a listener

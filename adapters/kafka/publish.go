@@ -88,18 +88,20 @@ func (d *kafka) Publish(ctx context.Context, to driver.Destination, batch []*dri
 	if err := d.meet(ctx, to.Name); err != nil {
 		return classify(op, err, driver.Transient) // nothing was sent
 	}
-	p := d.newPublication(ctx, op, to.Name, batch)
+	p := d.newPublication(op, to.Name, batch)
 	p.send(ctx, d)
 	return p.wait(ctx, d)
 }
 
 // publication is one call of Publish.
 type publication struct {
-	op   string
-	out  []outgoing
-	keys []*driver.Message
-	done chan struct{} // closed when every record has its answer
-	gone func()        // forgets the topic
+	op    string
+	topic string
+	out   []outgoing
+	keys  []*driver.Message
+	room  []kgo.RecordHeader // of send
+	done  chan struct{}      // closed when every record has its answer
+	gone  func()             // forgets the topic
 
 	trouble atomic.Bool // failed is not empty
 
@@ -110,24 +112,31 @@ type publication struct {
 	failed map[string]struct{} // keys of which a record failed Transient or Ambiguous; guarded by mu
 }
 
-func (d *kafka) newPublication(ctx context.Context, op, topic string, batch []*driver.Message) *publication {
-	p := &publication{
-		op: op, keys: batch, out: make([]outgoing, len(batch)), done: make(chan struct{}),
+func (d *kafka) newPublication(op, topic string, batch []*driver.Message) *publication {
+	return &publication{
+		op: op, topic: topic, keys: batch, room: headerRoom(batch), out: make([]outgoing, len(batch)), done: make(chan struct{}),
 		left: len(batch), errs: make([]error, len(batch)), ends: make([]bool, len(batch)),
 		gone: func() { d.topics.Delete(topic) },
 	}
-	headers := 0
+}
+
+// record makes record i of the batch, just before it is handed to the client: with
+// many of them the client sends the first while the last are made.
+func (p *publication) record(ctx context.Context, i int) *kgo.Record {
+	o := &p.out[i]
+	o.Context, o.index = ctx, i
+	p.room = encode(&o.rec, p.topic, p.keys[i], p.room)
+	o.rec.Context = o
+	return &o.rec
+}
+
+// headerRoom is one allocation for the headers of all records.
+func headerRoom(batch []*driver.Message) []kgo.RecordHeader {
+	n := 0
 	for _, m := range batch {
-		headers += headerCount(m)
+		n += headerCount(m)
 	}
-	room := make([]kgo.RecordHeader, 0, headers)
-	for i, m := range batch {
-		o := &p.out[i]
-		o.Context, o.index = ctx, i
-		room = encode(&o.rec, topic, m, room)
-		o.rec.Context = o
-	}
-	return p
+	return make([]kgo.RecordHeader, 0, n)
 }
 
 // refuse tells what can be told before anything is written.
@@ -155,7 +164,7 @@ func (p *publication) send(ctx context.Context, d *kafka) {
 		case m.Key != "" && p.trouble.Load() && p.hasFailed(m.Key):
 			p.finish(i, driver.Errorf(p.op, driver.Transient, "not sent: an earlier message of its key failed"))
 		default:
-			d.cl.Produce(ctx, &p.out[i].rec, promise)
+			d.cl.Produce(ctx, p.record(ctx, i), promise)
 		}
 	}
 }

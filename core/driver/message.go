@@ -1,6 +1,9 @@
 package driver
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // Shape is what a destination does with a message: a queue divides work, a topic
 // multiplies it, a stream remembers it. The zero Shape is invalid.
@@ -37,11 +40,27 @@ func (d Destination) Keyed(partitions int) Destination { d.Partitions = partitio
 // ForGroup returns d restricted to one group.
 func (d Destination) ForGroup(group string) Destination { d.Group = group; return d }
 
-// String returns for example "queue tickets" or "topic pizzas, group billing".
+// String returns for example "queue tickets" or "topic pizzas, group billing". Names
+// that are long or hold what does not print are cut and quoted, because this text ends
+// up in errors and logs.
 func (d Destination) String() string {
-	s := d.Shape.String() + " " + d.Name
+	s := d.Shape.String() + " " + shown(d.Name)
 	if d.Group != "" {
-		s += ", group " + d.Group
+		s += ", group " + shown(d.Group)
+	}
+	return s
+}
+
+// shown makes a name fit for a line of text.
+func shown(s string) string {
+	const most = 255 // longer than any broker's limit that a name may rightly reach
+	if len(s) > most {
+		return strconv.Quote(s[:80] + "…")
+	}
+	for _, r := range s {
+		if !strconv.IsPrint(r) {
+			return strconv.Quote(s)
+		}
 	}
 	return s
 }

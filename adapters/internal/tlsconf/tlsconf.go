@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 )
 
@@ -75,11 +76,13 @@ func IsCertificateError(err error) bool {
 	if _, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
 		return true
 	}
-	if a, ok := errors.AsType[tls.AlertError](err); ok {
-		switch uint8(a) {
-		case 42, 43, 44, 45, 46, 48, 116: // bad, unsupported, revoked, expired, unknown certificate; unknown CA; certificate required (RFC 8446 §6.2)
-			return true
-		}
-	}
-	return false
+	return isRemoteAlert(err)
+}
+
+// isRemoteAlert reports whether the peer ended the handshake with an alert. Over TCP
+// crypto/tls gives these no type of their own, only a net.OpError of this name; during
+// a handshake that we accepted they are about our certificate or the lack of one.
+func isRemoteAlert(err error) bool {
+	e, ok := errors.AsType[*net.OpError](err)
+	return ok && e.Op == "remote error"
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -45,6 +46,9 @@ func (b *broker) open(ctx context.Context) (*core.Client, error) {
 	}
 	if b.section != "" && b.file == "" {
 		return nil, usage("--broker names a section of --file, which is not given")
+	}
+	if b.url == "" && b.file == "" && os.Getenv(adapters.EnvURL) == "" {
+		return nil, usage("no broker is named: set --url (or --file), or the environment variable %s, for example to kafka://localhost:9092", adapters.EnvURL)
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()

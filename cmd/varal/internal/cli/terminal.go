@@ -59,8 +59,9 @@ func (s *session) table(w io.Writer, rows [][]string, numbers func(col int) bool
 			width[i] = max(width[i], utf8.RuneCountInString(cell))
 		}
 	}
-	var b strings.Builder
+	var out strings.Builder
 	for r, row := range rows {
+		var b strings.Builder
 		for i, cell := range row {
 			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
 			if c := colour(r, i); c != "" {
@@ -78,8 +79,8 @@ func (s *session) table(w io.Writer, rows [][]string, numbers func(col int) bool
 				b.WriteString("  ")
 			}
 		}
-		b.WriteByte('\n')
+		out.WriteString(strings.TrimRight(b.String(), " ") + "\n")
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, out.String())
 	return err
 }

@@ -88,6 +88,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	name := "demo-" + strings.ToLower(rand.Text()[:8])
+	broker := adapters.Redact(o.Broker.URL)
 	r := &run{o: o, prefix: name + "-", ledger: newLedger(tables, o.Messages), crash: newCrash(o.Messages)}
 	if u := r.o.Broker.URL; u == "memory:" || strings.HasPrefix(u, "memory:?") {
 		// Several clients share one broker, as they do elsewhere.
@@ -99,7 +100,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	report := r.report()
-	report.Run, report.Seconds = name, time.Since(start).Seconds()
+	report.Broker, report.Run, report.Seconds = broker, name, time.Since(start).Seconds()
 	return report, nil
 }
 
@@ -279,7 +280,7 @@ func (r *run) await(ctx context.Context, sold <-chan error, kitchen *kitchen) er
 
 func (r *run) report() *Report {
 	ordered := r.house.Capabilities(diary).Order != driver.NoOrder
-	out := &Report{Broker: adapters.Redact(r.o.Broker.URL), Seed: r.o.Seed, Sabotage: r.o.Sabotage, WalkedOut: r.crash.fired.Load(),
+	out := &Report{Seed: r.o.Seed, Sabotage: r.o.Sabotage, WalkedOut: r.crash.fired.Load(),
 		Notes: r.notes, Shapes: r.ledger.rows(ordered)}
 	for i, row := range out.Shapes {
 		out.Lost += row.Lost

@@ -1,0 +1,168 @@
+package adapters_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/varal-go/varal/adapters"
+	"github.com/varal-go/varal/core"
+)
+
+// badURLs are refused before anything is dialled.
+var badURLs = []string{
+	"localhost:9092",
+	"kafka",
+	"kafka:",
+	"://host",
+	"KAFKA://host:9092",
+	"http://host:80",
+	"redis://u:" + canary + "@host:6379",
+	"kafka://u:" + canary,
+	"kafka://u:" + canary + "/x@host:9092",
+	"kafka://u:" + canary + "@x@host:9092",
+	"kafka://u:" + canary + "#x@host:9092",
+	"kafka://u:" + canary + "?x@host:9092",
+	"kafka://u:" + canary + "%zz@host:9092",
+	"kafka://u:" + canary + " x@host:9092",
+	"kafka://u:" + canary + "\n@host:9092",
+	"kafka://host:0",
+	"kafka://host:65536",
+	"kafka://host:99999999999999999999",
+	"kafka://host:port",
+	"kafka://",
+	"kafka://,",
+	"kafka://host:9092/path",
+	"kafka://host:9092?nope=1",
+	"kafka://host:9092?client_id=a&client_id=b",
+	"kafka://host:9092?session_timeout=1d",
+	"kafka://host:9092?session_timeout=-1s",
+	"kafka://host:9092?compression=rar",
+	"kafka://u:" + canary + "@host:9092",
+	"kafka://u:" + canary + "@host:9092?sasl=KERBEROS",
+	"kafka://[::1:9092",
+	"kafkas://host:9093?tls_ca=/does/not/exist.pem",
+	"kafkas://host:9093?tls_cert=/does/not/exist.pem",
+	"amqp://",
+	"amqp:///",
+	"amqp://u:" + canary + "@host:0/",
+	"amqp://u:" + canary + "@host:65536/",
+	"amqp://u:" + canary + "@host:5672/",
+	"amqp://u:" + canary + "@localhost:5672/a/b",
+	"amqp://u:" + canary + "@localhost:5672/?nope=1",
+	"amqp://u:" + canary + "@localhost:5672/?heartbeat=1d",
+	"amqp://u:" + canary + "@localhost:5672/?heartbeat=1s&heartbeat=2s",
+	"amqp://u:" + canary + "@local%host/",
+	"amqp://" + strings.Repeat("%25", 1000) + "@host:5672/",
+	"amqps://u:" + canary + "@localhost:5671/?ca=/does/not/exist.pem",
+	"amqp:unix:/var/run/rabbit.sock",
+	"memory:?lease=1d",
+	"memory:?lease=-1s",
+	"memory:?lease=9999999h",
+	"memory:?nope=1",
+	"memory:?lease=1s&lease=2s",
+	"memory://u:" + canary + "@x",
+	"memory:#x",
+}
+
+func TestBadURLs(t *testing.T) {
+	t.Parallel()
+	var out []string
+	for _, u := range badURLs {
+		got := open(t, adapters.Config{URL: u})
+		shown := u
+		if len(shown) > 70 {
+			shown = shown[:70] + "…"
+		}
+		shown = strings.ReplaceAll(strings.ReplaceAll(shown, canary, "SECRET"), "\n", `\n`)
+		out = append(out, shown, "    "+got)
+	}
+	golden(t, "bad_url.golden", out)
+}
+
+// open returns the text of the error that Open must return, in time and with a class.
+func open(t *testing.T, c adapters.Config) string {
+	t.Helper()
+	const within = 2 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	start := time.Now()
+	client, err := adapters.Open(ctx, c)
+	if took := time.Since(start); took > within+500*time.Millisecond {
+		t.Errorf("%v: Open took %v", c, took)
+	}
+	if err == nil {
+		t.Errorf("%v: Open succeeded", c)
+		_ = client.Close(context.WithoutCancel(ctx))
+		return "no error"
+	}
+	return describe(t, err)
+}
+
+// describe checks what every error owes its reader.
+func describe(t *testing.T, err error) string {
+	t.Helper()
+	if _, ok := errors.AsType[*core.Error](err); !ok {
+		t.Errorf("no class: %v", err)
+	}
+	text := err.Error()
+	if strings.ContainsAny(text, "\n\r") {
+		t.Errorf("more than one line: %q", text)
+	}
+	return text
+}
+
+func TestURLFromEnvironment(t *testing.T) {
+	t.Setenv(adapters.EnvURL, "")
+	got := open(t, adapters.Config{})
+	if !strings.Contains(got, "Config.URL") || !strings.Contains(got, adapters.EnvURL) {
+		t.Errorf("the error does not name both places: %s", got)
+	}
+	t.Setenv(adapters.EnvURL, "memory:")
+	c, err := adapters.Open(t.Context(), adapters.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRedact(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ in, want string }{
+		{"", ""},
+		{"memory:", "memory:"},
+		{"memory:shared?lease=2s", "memory:shared"},
+		{"kafka://a:1,b:2?client_id=x", "kafka://a:1,b:2"},
+		{"kafkas://u:p@[::1]:9093", "kafkas://[::1]:9093"},
+		{"amqp://u:p%40q@h/v", "amqp://h/v"},
+		{"amqp://u:p@q@h/v", "<unparseable url>"},
+		{"amqp://u:p/q@h/v", "<unparseable url>"},
+		{"amqp://u:p", "<unparseable url>"},
+		{"u:p@h", "<unparseable url>"},
+	} {
+		if got := adapters.Redact(c.in); got != c.want {
+			t.Errorf("Redact(%q) = %q, want %q", c.in, got, c.want)
+		}
+	}
+}
+
+func FuzzRedact(f *testing.F) {
+	for _, u := range badURLs {
+		f.Add(u)
+	}
+	f.Fuzz(func(t *testing.T, rest string) {
+		// Whatever stands around a password, it must not come through.
+		for _, u := range []string{"kafka://user:" + canary + rest, "amqp://user:" + canary + "@" + rest, "amqp://user:" + rest + canary + "@host/"} {
+			if strings.Contains(rest, canary) || strings.Contains(rest, "@") && strings.Contains(u, "@"+canary) {
+				continue // the canary is no password any more
+			}
+			if got := adapters.Redact(u); strings.Contains(got, canary) {
+				t.Errorf("Redact(%q) = %q", u, got)
+			}
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package demo_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/varal-go/varal/adapters"
+	"github.com/varal-go/varal/cmd/varal/internal/demo"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func evening(t *testing.T, url, sabotage string, messages int) *demo.Report {
+	t.Helper()
+	o := demo.Options{Broker: adapters.Config{URL: url}, Messages: messages, Seed: 7, Sabotage: sabotage, Patience: time.Second}
+	if !strings.HasPrefix(url, "memory:") {
+		o.Patience = 10 * time.Second
+	}
+	r, err := demo.Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// honest checks a run in which nothing was planted.
+func honest(t *testing.T, r *demo.Report, messages int) {
+	t.Helper()
+	if !r.Clean() || r.Published != messages || r.Handled+r.DeadLettered != messages {
+		t.Errorf("account: %+v", r)
+	}
+	if r.Retried == 0 || r.DeadLettered == 0 || !r.WalkedOut {
+		t.Errorf("vacuous: %d retried, %d dead-lettered, walked out %v", r.Retried, r.DeadLettered, r.WalkedOut)
+	}
+	for _, row := range r.Shapes {
+		if row.Published == 0 || row.Handled != row.Published-row.DeadLettered {
+			t.Errorf("%s %s: %+v", row.Shape, row.Name, row)
+		}
+	}
+}
+
+func TestHonest(t *testing.T) {
+	t.Parallel()
+	honest(t, evening(t, "memory:", "", 1500), 1500)
+}
+
+// TestOneTicket: sizes at which nothing can be shown still end well.
+func TestOneTicket(t *testing.T) {
+	t.Parallel()
+	if r := evening(t, "memory:", "", 1); !r.Clean() || r.Published != 1 {
+		t.Errorf("account: %+v", r)
+	}
+}
+
+// TestSabotage: an account that has not caught a planted bug proves nothing.
+func TestSabotage(t *testing.T) {
+	t.Parallel()
+	for bug := range demo.Sabotages {
+		t.Run(bug, func(t *testing.T) {
+			t.Parallel()
+			r := evening(t, "memory:", bug, 900)
+			switch bug {
+			case "swap":
+				if r.OutOfOrder == 0 || r.Lost != 0 {
+					t.Errorf("swap: %d out of order, %d lost", r.OutOfOrder, r.Lost)
+				}
+			case "drop": // one of each batch of 240
+				if r.Lost != 4 || r.OutOfOrder != 0 {
+					t.Errorf("drop: %d lost, %d out of order; want 4 and 0", r.Lost, r.OutOfOrder)
+				}
+			default:
+				if r.Lost == 0 || !r.WalkedOut {
+					t.Errorf("early-ack: %d lost, walked out %v", r.Lost, r.WalkedOut)
+				}
+			}
+			if r.Clean() {
+				t.Error("the planted bug was not caught")
+			}
+		})
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	o := demo.Options{Broker: adapters.Config{URL: "memory:"}, Messages: 100_000, Patience: time.Second, Watch: func(p demo.Progress) {
+		if p.Done > 0 {
+			cancel()
+		}
+	}}
+	start := time.Now()
+	_, err := demo.Run(ctx, o)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+// TestRealBrokers runs the same evening where a broker is there.
+func TestRealBrokers(t *testing.T) {
+	t.Parallel()
+	for _, b := range []struct{ broker, env string }{{"kafka", "VARAL_KAFKA_URL"}, {"rabbitmq", "VARAL_RABBITMQ_URL"}} {
+		t.Run(b.broker, func(t *testing.T) {
+			url := os.Getenv(b.env)
+			if url == "" {
+				if strings.Contains(os.Getenv("VARAL_REQUIRE"), b.broker) {
+					t.Fatalf("VARAL_REQUIRE names %s and %s is not set", b.broker, b.env)
+				}
+				t.Skipf("%s is not set: no %s to run on", b.env, b.broker)
+			}
+			honest(t, evening(t, url, "", 1500), 1500)
+			if r := evening(t, url, "early-ack", 900); r.Lost == 0 {
+				t.Errorf("early-ack was not caught: %+v", r)
+			}
+		})
+	}
+}

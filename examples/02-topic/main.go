@@ -1,0 +1,61 @@
+// A topic multiplies work: every group gets every pizza, at its own pace.
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/varal-go/varal/adapters"
+	"github.com/varal-go/varal/core"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
+	client, err := adapters.Open(ctx, adapters.Config{
+		URL:    cmp.Or(os.Getenv("VARAL_URL"), "memory:"),
+		Prefix: "example-02-", Provision: core.ProvisionCreate,
+	})
+	if err != nil {
+		return err
+	}
+	defer client.Close(context.WithoutCancel(ctx))
+
+	pizzas := core.Topic("pizzas")
+	ctx, done := context.WithCancel(ctx)
+	defer done()
+	var seen atomic.Int32
+	// Start returns once the broker knows the group: what is published from then on
+	// reaches it, on every broker.
+	for _, group := range []string{"billing", "screen"} {
+		_, err := client.Start(ctx, core.Subscription{From: pizzas, Group: group}, func(_ context.Context, d *core.Delivery) error {
+			fmt.Printf("%s: %s\n", group, d.Body)
+			if seen.Add(1) == 4 {
+				done()
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	err = client.Publish(ctx, pizzas,
+		&core.Message{Key: "table-7", Body: []byte("margherita")},
+		&core.Message{Key: "table-3", Body: []byte("marinara")})
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}

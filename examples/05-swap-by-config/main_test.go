@@ -1,0 +1,21 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	_ = os.Unsetenv("VARAL_URL") // the lesson is checked on memory
+	_ = os.Unsetenv("VARAL_BROKER")
+	goleak.VerifyTestMain(m)
+}
+
+func Example() {
+	main()
+	// Output:
+	// kitchen: queue, order by key, dead letter queue tickets.dlq
+	// margherita for table-7
+}

@@ -1,0 +1,41 @@
+package all_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/varal-go/varal/test/conformance"
+)
+
+// TestMain is also the main of the processes that are killed and frozen: the test
+// binary starts itself with the adapter's name in this variable.
+func TestMain(m *testing.M) {
+	if name := os.Getenv(childEnv); name != "" {
+		os.Exit(child(name))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const childEnv = "VARAL_CONFORMANCE_CHILD"
+
+func child(name string) int {
+	ctx := context.Background()
+	open, ok := children[name]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "no adapter %q\n", name)
+		return 2
+	}
+	d, err := open(ctx)
+	if err == nil {
+		err = conformance.WorkMain(ctx, d, os.Stdin, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}

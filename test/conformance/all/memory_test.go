@@ -1,0 +1,101 @@
+package all_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/varal-go/varal/adapters/memory"
+	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/test/conformance"
+)
+
+// memoryHarness is the suite's harness of the memory adapter on a broker of its own.
+// wrap may put something around each driver.
+func memoryHarness(wrap func(driver.Driver) driver.Driver) conformance.Harness {
+	const lease, session = time.Second, 500 * time.Millisecond
+	b := memory.NewBroker()
+	var n atomic.Int64
+	open := func(ctx context.Context) (driver.Driver, error) {
+		return memory.Open(ctx, memory.Config{Broker: b, Lease: lease})
+	}
+	mustOpen := func(t testing.TB) driver.Driver {
+		d, err := open(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { closeDriver(t, d) })
+		return d
+	}
+	if wrap == nil {
+		wrap = func(d driver.Driver) driver.Driver { return d }
+	}
+	return conformance.Harness{
+		Name: "memory", Broker: "in process", Lease: lease, Session: session, Tolerance: 400 * time.Millisecond, Cut: time.Second,
+		Open: func(t testing.TB) driver.Driver { return wrap(mustOpen(t)) },
+		Destination: func(t testing.TB, s driver.Shape, partitions int, groups ...string) driver.Destination {
+			d := driver.Destination{Shape: s, Name: fmt.Sprintf("conformance-%d", n.Add(1)), Partitions: partitions}
+			createDestination(t, mustOpen(t), d, groups...)
+			return d
+		},
+		Break: func(testing.TB) func() {
+			b.SetDown(true)
+			return func() { b.SetDown(false) }
+		},
+		Restart: func(testing.TB) { b.Restart() },
+		Spawn: func(t testing.TB, job conformance.Job) *conformance.Process {
+			d := mustOpen(t)
+			return conformance.SpawnLocal(t, d, wrap, session, func() { b.Evict(d) }, job)
+		},
+		OpenDown: func(ctx context.Context) (driver.Driver, error) {
+			down := memory.NewBroker()
+			down.SetDown(true)
+			d, err := memory.Open(ctx, memory.Config{Broker: down})
+			if err != nil {
+				return nil, err
+			}
+			return wrap(d), nil
+		},
+		AllowNotExercised: map[string]string{
+			"C30": "attempts on a log are forgotten with the process", "C31": "attempts on a log are forgotten with the process",
+			"C33": "a delay on a log is held in the process", "C53": "memory has no credentials",
+			"C55": "memory has no sockets that could be half open",
+		},
+	}
+}
+
+func closeDriver(t testing.TB, d driver.Driver) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := d.Close(ctx); err != nil {
+		t.Logf("closing a driver: %v", err)
+	}
+}
+
+// createDestination makes a destination and, where groups exist before their first
+// consumer, its groups; both are removed with t.
+func createDestination(t testing.TB, d driver.Driver, dest driver.Destination, groups ...string) {
+	t.Helper()
+	want := []driver.Resource{{Destination: dest}}
+	for _, g := range groups {
+		if dest.Shape == driver.Topic {
+			want = append(want, driver.Resource{Destination: dest.ForGroup(g), Start: driver.Position{Kind: driver.Earliest}})
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, err := d.Admin().Apply(ctx, want, driver.Create); err != nil {
+		t.Fatalf("create %v: %v", dest, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if _, err := d.Admin().Apply(ctx, want[:1], driver.Delete); err != nil {
+			t.Logf("delete %v: %v", dest, err)
+		}
+	})
+}
+
+func TestMemory(t *testing.T) { conformance.Run(t, memoryHarness(nil)) }

@@ -1,0 +1,252 @@
+package all_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/varal-go/varal/adapters/kafka"
+	"github.com/varal-go/varal/adapters/rabbitmq"
+	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/test/chaos/faultnet"
+	"github.com/varal-go/varal/test/conformance"
+	"github.com/varal-go/varal/test/internal/brokers"
+)
+
+// dialer opens TCP connections in an adapter's Config.
+type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// opener opens an adapter whose connections go through dial; nil = its own.
+type opener func(ctx context.Context, dial dialer) (driver.Driver, error)
+
+// children are what a process started by Spawn can open.
+var children = map[string]func(ctx context.Context) (driver.Driver, error){
+	"kafka":    func(ctx context.Context) (driver.Driver, error) { return openKafka(ctx, nil) },
+	"rabbitmq": func(ctx context.Context) (driver.Driver, error) { return openRabbitMQ(ctx, nil) },
+}
+
+// overTCP is the part of a harness that brokers behind sockets share: a fault proxy
+// under every driver, destinations made by Admin.
+func overTCP(t *testing.T, open opener) conformance.Harness {
+	net := faultnet.New()
+	t.Cleanup(func() { _ = net.Close() })
+	run, n := rand.Uint32(), atomic.Int64{}
+	mustOpen := func(t testing.TB, dial dialer) driver.Driver {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		d, err := open(ctx, dial)
+		if err != nil {
+			t.Fatalf("open: %v", err)
+		}
+		t.Cleanup(func() { closeDriver(t, d) })
+		return d
+	}
+	plain := mustOpen(t, nil)
+	return conformance.Harness{
+		Open: func(t testing.TB) driver.Driver { return mustOpen(t, net.DialContext) },
+		Destination: func(t testing.TB, s driver.Shape, partitions int, groups ...string) driver.Destination {
+			d := driver.Destination{Shape: s, Name: fmt.Sprintf("conformance-%x-%d", run, n.Add(1)), Partitions: partitions}
+			createDestination(t, plain, d, groups...)
+			return d
+		},
+		Break: func(testing.TB) func() {
+			net.SetMode(faultnet.Refuse)
+			net.Cut()
+			return net.Heal
+		},
+		HalfOpen: func(testing.TB) func() {
+			net.BlackHole(faultnet.Both, true)
+			net.SetMode(faultnet.Silent)
+			return net.Heal
+		},
+	}
+}
+
+// respawn runs a job in a process of its own: this test binary again.
+func respawn(name string) func(t testing.TB, job conformance.Job) *conformance.Process {
+	return func(t testing.TB, job conformance.Job) *conformance.Process {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), childEnv+"="+name)
+		cmd.Stderr = os.Stderr
+		return conformance.SpawnCommand(t, cmd, job)
+	}
+}
+
+// restarter restarts a broker that test/brokers runs. VARAL_RESTART lists those that
+// may be: others may be at work on them.
+func restarter(name string) func(t testing.TB) {
+	if !strings.Contains(os.Getenv("VARAL_RESTART"), name) {
+		return nil
+	}
+	return func(t testing.TB) {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+		defer cancel()
+		if _, err := brokers.Restart(ctx, brokers.Options{}, name, false); err != nil {
+			t.Fatalf("restart %s: %v", name, err)
+		}
+	}
+}
+
+// brokerURL returns the URL of a real broker, or ends the test as the house rules say.
+func brokerURL(t *testing.T, variable, name string) string {
+	u := os.Getenv(variable)
+	if u != "" {
+		return u
+	}
+	if strings.Contains(os.Getenv("VARAL_REQUIRE"), name) {
+		t.Fatalf("%s is not set and VARAL_REQUIRE asks for %s", variable, name)
+	}
+	t.Skipf("%s is not set: no real %s to test on", variable, name)
+	return ""
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// onALog are the cases that a log does not exercise, and why.
+func onALog(more map[string]string) map[string]string {
+	out := map[string]string{
+		"C30": "across a restart on a log: attempts are forgotten with the process until the commit state carries them",
+		"C31": "across a restart on a log: attempts are forgotten with the process until the commit state carries them",
+		"C33": "across a restart: the delay is held in the process",
+	}
+	for k, v := range more {
+		out[k] = v
+	}
+	return out
+}
+
+func openKafka(ctx context.Context, dial dialer) (driver.Driver, error) {
+	c, err := kafka.ParseURL(os.Getenv("VARAL_KAFKA_URL"))
+	if err != nil {
+		return nil, err
+	}
+	c.Dial = dial
+	c.SessionTimeout = kafkaSession
+	return kafka.Open(ctx, c)
+}
+
+const kafkaSession = 6 * time.Second
+
+func TestKafka(t *testing.T) {
+	brokerURL(t, "VARAL_KAFKA_URL", "kafka")
+	h := overTCP(t, openKafka)
+	h.Name, h.Broker, h.Real = "kafka", "Apache Kafka "+or(os.Getenv("VARAL_KAFKA_VERSION"), "4"), true
+	h.Session, h.Tolerance = kafkaSession, 3*time.Second
+	h.Spawn, h.Restart = respawn("kafka"), restarter("kafka")
+	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
+		return kafka.Open(ctx, kafka.Config{Brokers: []string{"127.0.0.1:1"}})
+	}
+	if raw := os.Getenv("VARAL_KAFKA_SASL_URL"); raw != "" {
+		h.BadCredentials = func(testing.TB) error { return wrongKafkaPassword(raw) }
+	}
+	h.AllowNotExercised = onALog(nil)
+	conformance.Run(t, h)
+}
+
+// use opens nothing but asks a driver once.
+func use(d driver.Driver, err error) error {
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err = d.Publish(ctx, driver.Destination{Shape: driver.Queue, Name: "conformance-denied"}, []*driver.Message{{ID: "x", Time: time.Now()}})
+	return errors.Join(err, d.Close(ctx))
+}
+
+func wrongKafkaPassword(raw string) error {
+	c, err := kafka.ParseURL(strings.Replace(raw, "://", "://nobody:wrong@", 1) + "?sasl=plain")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return use(kafka.Open(ctx, c))
+}
+
+func TestKfake(t *testing.T) {
+	fake, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(fake.Close)
+	const session = 1500 * time.Millisecond
+	open := func(ctx context.Context, dial dialer) (driver.Driver, error) {
+		return kafka.Open(ctx, kafka.Config{Brokers: fake.ListenAddrs(), Dial: dial, SessionTimeout: session})
+	}
+	h := overTCP(t, open)
+	h.Name, h.Broker = "kafka", "kfake (franz-go)"
+	h.Session, h.Tolerance = session, 1500*time.Millisecond
+	h.Spawn = func(t testing.TB, job conformance.Job) *conformance.Process { return spawnKfake(t, open, job) }
+	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
+		return kafka.Open(ctx, kafka.Config{Brokers: []string{"127.0.0.1:1"}})
+	}
+	h.AllowNotExercised = onALog(map[string]string{"C53": "wrong passwords are tried on the real broker", "C54": "kfake keeps nothing over a restart"})
+	conformance.Run(t, h)
+}
+
+// spawnKfake runs a job in this process, on connections of its own that go dead with
+// it.
+func spawnKfake(t testing.TB, open opener, job conformance.Job) *conformance.Process {
+	own := faultnet.New()
+	d, err := open(context.Background(), own.DialContext)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeDriver(t, d); _ = own.Close() })
+	p := conformance.SpawnLocal(t, d, nil, 0, nil, job)
+	kill, freeze, thaw := p.Kill, p.Freeze, p.Thaw
+	p.Kill = func() { kill(); own.SetMode(faultnet.Refuse); own.Cut() }
+	p.Freeze = func() { freeze(); own.SetMode(faultnet.Silent); own.Stall(faultnet.Both, true) }
+	p.Thaw = func() { own.Heal(); thaw() }
+	t.Cleanup(own.Heal)
+	return p
+}
+
+func openRabbitMQ(ctx context.Context, dial dialer) (driver.Driver, error) {
+	c, err := rabbitmq.ParseURL(os.Getenv("VARAL_RABBITMQ_URL"))
+	if err != nil {
+		return nil, err
+	}
+	c.Dial, c.Heartbeat, c.MaxBytes = dial, 5*time.Second, 4<<20
+	return rabbitmq.Open(ctx, c)
+}
+
+func TestRabbitMQ(t *testing.T) {
+	raw := brokerURL(t, "VARAL_RABBITMQ_URL", "rabbitmq")
+	h := overTCP(t, openRabbitMQ)
+	h.Name, h.Broker, h.Real = "rabbitmq", "RabbitMQ "+or(os.Getenv("VARAL_RABBITMQ_VERSION"), "3"), true
+	h.Session, h.Tolerance = 12*time.Second, 2*time.Second // two missed heartbeats and the check between
+	h.Spawn, h.Restart = respawn("rabbitmq"), restarter("rabbitmq")
+	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
+		return rabbitmq.Open(ctx, rabbitmq.Config{URLs: []string{"amqp://guest:guest@127.0.0.1:1/"}})
+	}
+	h.BadCredentials = func(testing.TB) error {
+		u, err := url.Parse(raw)
+		if err != nil {
+			return err
+		}
+		u.User = url.UserPassword("nobody", "wrong")
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		return use(rabbitmq.Open(ctx, rabbitmq.Config{URLs: []string{u.String()}}))
+	}
+	h.AllowNotExercised = onALog(map[string]string{"C21": "the broker has no delay: core holds the message"})
+	conformance.Run(t, h)
+}

@@ -1,0 +1,100 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// Harness is what Run needs to know about an adapter and its broker. Required: Name,
+// Open, Destination. A hook that is nil makes the cases that need it "not
+// exercised". Hooks may be called from several goroutines at once, except Break,
+// HalfOpen and Restart, during which no other case runs.
+type Harness struct {
+	// Name of the adapter and Broker with its version, for the score card.
+	Name, Broker string
+	// Real: a broker of its own, not a fake inside the test process.
+	Real bool
+
+	// Open returns a fresh driver on the same broker each time. It closes with t, if
+	// the case has not closed it before.
+	Open func(t testing.TB) driver.Driver
+	// Destination makes a new, empty destination and its groups, and removes them
+	// with t. partitions > 0 asks for order per key.
+	Destination func(t testing.TB, s driver.Shape, partitions int, groups ...string) driver.Destination
+	// Missing returns a destination that does not exist. nil = a generated name.
+	Missing func(t testing.TB, s driver.Shape) driver.Destination
+
+	// Break cuts all connections of drivers opened so far and refuses new ones, until
+	// heal.
+	Break func(t testing.TB) (heal func())
+	// HalfOpen leaves the connections open and swallows what goes through them, until
+	// heal.
+	HalfOpen func(t testing.TB) (heal func())
+	// Restart stops the broker and starts it again, and returns when it is up.
+	Restart func(t testing.TB)
+	// Spawn runs a job in a process that can be killed and frozen; see SpawnCommand and
+	// SpawnLocal.
+	Spawn func(t testing.TB, job Job) *Process
+	// OpenDown opens a driver on an address where no broker answers. It returns what
+	// Open of the adapter returned.
+	OpenDown func(ctx context.Context) (driver.Driver, error)
+	// BadCredentials opens a driver with a wrong password and uses it once; the error
+	// of either is the result.
+	BadCredentials func(t testing.TB) error
+
+	// Lease is how long a delivery is ours without extending it; 0 = no lease per
+	// message.
+	Lease time.Duration
+	// Session is how long the broker takes to notice that a consumer's process died. 0
+	// = at once.
+	Session time.Duration
+	// Tolerance is how late the broker and this machine may be. 0 = 1 s.
+	Tolerance time.Duration
+	// Patience bounds every wait for something that must happen. 0 = 15 s + 10 ×
+	// Tolerance.
+	Patience time.Duration
+	// Notice is how long a client may take to see that its broker is gone. 0 = Session +
+	// 2 × Tolerance.
+	Notice time.Duration
+	// Cut is how long Break and HalfOpen last in C55. 0 = 5 s.
+	Cut time.Duration
+	// BodyLimit bounds the largest body that C01 sends where the adapter declares more.
+	// 0 = 8 MiB.
+	BodyLimit int
+	// Parallel is how many cases run at once. 0 = 12.
+	Parallel int
+
+	// AllowNotExercised: case id → reason. nil allows every case to be not exercised;
+	// otherwise one that is not listed fails.
+	AllowNotExercised map[string]string
+}
+
+func (h *Harness) setDefaults(t testing.TB) {
+	t.Helper()
+	if h.Name == "" || h.Open == nil || h.Destination == nil {
+		t.Fatal("conformance: Harness needs Name, Open and Destination")
+	}
+	setDefault(&h.Tolerance, time.Second)
+	setDefault(&h.Patience, 15*time.Second+10*h.Tolerance)
+	setDefault(&h.Notice, h.Session+2*h.Tolerance)
+	setDefault(&h.Cut, 5*time.Second)
+	setDefault(&h.BodyLimit, 8<<20)
+	setDefault(&h.Parallel, 12)
+	if h.Missing == nil {
+		h.Missing = func(_ testing.TB, s driver.Shape) driver.Destination {
+			return driver.Destination{Shape: s, Name: fmt.Sprintf("conformance-missing-%x", rand.Uint64())}
+		}
+	}
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
