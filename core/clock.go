@@ -11,20 +11,19 @@ import (
 func (s *Consumer) clock() {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
-	var scan time.Time
 	for {
 		s.mu.Lock()
 		now := time.Now()
 		s.endWaits(now)
-		if s.leases && !now.Before(scan) {
-			scan = now.Add(s.extendLeases(now))
+		if s.leases && !now.Before(s.scan) {
+			s.scan = now.Add(s.extendLeases(now))
 		}
 		next := now.Add(time.Hour)
 		if len(s.waiting) > 0 {
 			next = s.waiting[0].due
 		}
-		if s.leases && scan.Before(next) {
-			next = scan
+		if s.leases && s.scan.Before(next) {
+			next = s.scan
 		}
 		s.mu.Unlock()
 		t.Reset(max(time.Until(next), 0))
@@ -59,6 +58,18 @@ func (s *Consumer) endWaits(now time.Time) {
 		s.queue.Again(f, f.lane)
 		s.wakeWorker()
 	}
+}
+
+// leased takes note of a lease. The losing interleaving without it: nothing is in flight,
+// so the clock looks again in 3.75 s; a message with a lease of 1 s arrives, and runs for
+// two; its lease ends before the clock looks. Callers hold mu.
+func (s *Consumer) leased(f *flight) {
+	due := f.deadline.Add(-f.lease / 2)
+	if s.leases && !due.Before(s.scan) {
+		return
+	}
+	s.leases, s.scan = true, due
+	signal(s.clockWake)
 }
 
 // extendLeases asks for a longer lease for everything in flight that has used up half

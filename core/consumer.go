@@ -70,7 +70,8 @@ type Consumer struct {
 	demandGen  uint64 // grows with every change of Demand
 	err        error
 	state      string
-	leases     bool // the source has leases
+	leases     bool      // the source has leases
+	scan       time.Time // when the clock looks at them next
 	lastRcv    time.Time
 	receiveErr error // of the last Receive; nil = it worked
 	counts     counts

@@ -202,10 +202,7 @@ func (s *Consumer) admitOne(f *flight, a *assignment, now time.Time) (limited bo
 		// of the call, one second of waiting for the first message would make a lease of
 		// one second look like two; extended at half of that, it would end first.
 		f.deadline, f.lease = f.rec.Deadline, max(f.rec.Deadline.Sub(now), minLease)
-		if !s.leases {
-			s.leases = true
-			signal(s.clockWake)
-		}
+		s.leased(f)
 	}
 	limited = s.inspect(f, now)
 	if f.state == stateGone {

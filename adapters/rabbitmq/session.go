@@ -368,11 +368,14 @@ func (l *link) close(ctx context.Context) {
 	l.wg.Wait()
 }
 
-// jitter is the pause before attempt n (from 0): full jitter, 100 ms doubling to 30 s.
+// jitter is the pause before attempt n (from 0): 100 ms doubling to 5 s, half of it
+// random either way. With the cap at 30 s a broker that was away for half a minute
+// answered for up to 17 s before anybody asked: each attempt that fails late in the
+// outage draws from the whole range. So at most 7.5 s, one attempt per 5 s on average.
 func jitter(n int) time.Duration {
-	top := 30 * time.Second
-	if n < 9 {
-		top = min(top, 100*time.Millisecond<<n)
+	mean := 5 * time.Second
+	if n < 6 {
+		mean = min(mean, 100*time.Millisecond<<n)
 	}
-	return time.Duration(rand.Int64N(int64(top))) + 10*time.Millisecond
+	return mean/2 + time.Duration(rand.Int64N(int64(mean)))
 }

@@ -51,21 +51,19 @@ func (e *env) steady(n int, from driver.Destination, l *ledger, h core.Handler, 
 	return out
 }
 
-// settled waits until what the members own has not changed for a while and everybody
-// has a share, as far as there are partitions.
+// settled waits until what the members own has not changed for a while and every
+// partition has its one owner. That each member has a share is C12's and C51's to ask.
 func (e *env) settled(members ...*core.Consumer) {
 	calm := max(200*time.Millisecond, e.h.Tolerance)
 	var last string
 	since := time.Now()
-	e.eventually("a balanced group at rest", func() bool {
+	if !e.holds(e.h.Patience, func() bool {
 		var now strings.Builder
-		owners := 0
+		owned := map[string]int{}
 		for _, s := range members {
 			ps := s.Status().Partitions
-			if len(ps) > 0 {
-				owners++
-			}
 			for _, p := range ps {
+				owned[p.Partition]++
 				now.WriteString(p.Partition + ",")
 			}
 			now.WriteByte(';')
@@ -73,8 +71,10 @@ func (e *env) settled(members ...*core.Consumer) {
 		if now.String() != last {
 			last, since = now.String(), time.Now()
 		}
-		return owners >= min(len(members), max(e.on.partitions, 1)) && time.Since(since) > calm
-	})
+		return len(owned) >= max(e.on.partitions, 1) && time.Since(since) > calm
+	}) {
+		e.Fatalf("the group of %d members was not balanced and at rest within %v: they own (;) %s, since %v", len(members), e.h.Patience, last, time.Since(since).Round(time.Millisecond))
+	}
 }
 
 func c12(e *env) {

@@ -49,7 +49,7 @@ func c19(e *env) {
 	dest, l := e.dest("g"), newLedger()
 	cl := e.client()
 	e.publish(cl, l, dest, e.messages(6, 3)...)
-	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: "g", Start: e.sub(dest, "g").Start, Hold: -1, Concurrency: 6, MaxInFlight: 6})
+	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: "g", Start: e.sub(dest, "g").Start, Hold: -1, Concurrency: 6, MaxInFlight: 64})
 	e.eventually("deliveries in the child", func() bool { return len(p.of("start")) == 6 })
 	e.start(cl, e.sub(dest, "g"), l.handler("heir", nil))
 	time.Sleep(e.h.Tolerance / 4)

@@ -103,7 +103,7 @@ func c57(e *env) {
 		e.Errorf("the stop dead-lettered %d messages", dl.n())
 	}
 	for _, v := range l.by("two") {
-		if v.attempt != 1 {
+		if v.attempt != 1 && !e.h.ReturnsCount {
 			e.Errorf("message %s, never tried before, came at attempt %d", v.id, v.attempt)
 		}
 	}

@@ -53,6 +53,9 @@ type Harness struct {
 	// Session is how long the broker takes to notice that a consumer's process died. 0
 	// = at once.
 	Session time.Duration
+	// ReturnsCount: the broker counts a message that was given back untried as a hand-out,
+	// and no adapter can keep it from doing so.
+	ReturnsCount bool
 	// Tolerance is how late the broker and this machine may be. 0 = 1 s.
 	Tolerance time.Duration
 	// Patience bounds every wait for something that must happen. 0 = 15 s + 10 ×

@@ -148,6 +148,12 @@ func (p *Process) Report(e Event) {
 	p.events = append(p.events, e)
 }
 
+func (p *Process) all() []Event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]Event(nil), p.events...)
+}
+
 // of returns the events of a kind.
 func (p *Process) of(kind string) (out []Event) {
 	p.mu.Lock()

@@ -92,7 +92,7 @@ func restarter(name string) func(t testing.TB) {
 	return func(t testing.TB) {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
-		if _, err := brokers.Restart(ctx, brokers.Options{}, name, false); err != nil {
+		if _, err := brokers.Restart(ctx, brokers.Options{PortBase: brokers.PortBase()}, name, false); err != nil {
 			t.Fatalf("restart %s: %v", name, err)
 		}
 	}
@@ -171,7 +171,7 @@ func use(d driver.Driver, err error) error {
 }
 
 func wrongKafkaPassword(raw string) error {
-	c, err := kafka.ParseURL(strings.Replace(raw, "://", "://nobody:wrong@", 1) + "?sasl=plain")
+	c, err := kafka.ParseURL(strings.Replace(raw, "://", "://nobody:wrong@", 1) + "?sasl=PLAIN")
 	if err != nil {
 		return err
 	}
@@ -233,6 +233,7 @@ func TestRabbitMQ(t *testing.T) {
 	h := overTCP(t, openRabbitMQ)
 	h.Name, h.Broker, h.Real = "rabbitmq", "RabbitMQ "+or(os.Getenv("VARAL_RABBITMQ_VERSION"), "3"), true
 	h.Session, h.Tolerance = 12*time.Second, 2*time.Second // two missed heartbeats and the check between
+	h.ReturnsCount = true                                  // quorum queues count every requeue
 	h.Spawn, h.Restart = respawn("rabbitmq"), restarter("rabbitmq")
 	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
 		return rabbitmq.Open(ctx, rabbitmq.Config{URLs: []string{"amqp://guest:guest@127.0.0.1:1/"}})

@@ -1,0 +1,33 @@
+//go:build unix
+
+package faults
+
+import "testing"
+
+// The two brokers are tested side by side, the faults of one broker one after the
+// other: a restart would disturb the rest.
+
+func TestKafka(t *testing.T) {
+	t.Parallel()
+	r := own.up(t, "kafka")
+	t.Run("Kill", func(t *testing.T) { testKill(t, r, true) })
+	t.Run("KillUnordered", func(t *testing.T) { testKill(t, r, false) })
+	t.Run("Term", func(t *testing.T) { testTerm(t, r, false) })
+	t.Run("TermOrdered", func(t *testing.T) { testTerm(t, r, true) })
+	t.Run("Freeze", func(t *testing.T) { testFreeze(t, r, true) })
+	t.Run("Cut", func(t *testing.T) { testCut(t, r) })
+	t.Run("Restart", func(t *testing.T) { testRestart(t, r) })
+}
+
+func TestRabbitMQ(t *testing.T) {
+	t.Parallel()
+	r := own.up(t, "rabbitmq")
+	t.Run("Kill", func(t *testing.T) { testKill(t, r, true) })
+	t.Run("KillUnordered", func(t *testing.T) { testKill(t, r, false) })
+	t.Run("Term", func(t *testing.T) { testTerm(t, r, false) })
+	t.Run("TermOrdered", func(t *testing.T) { testTerm(t, r, true) })
+	t.Run("Freeze", func(t *testing.T) { testFreeze(t, r, true) })
+	t.Run("Cut", func(t *testing.T) { testCut(t, r) })
+	t.Run("Alarm", func(t *testing.T) { testAlarm(t, r) })
+	t.Run("Restart", func(t *testing.T) { testRestart(t, r) })
+}
