@@ -148,9 +148,11 @@ type pair map[string]*fake
 func (p *pair) Capabilities(to driver.Destination) driver.Capabilities {
 	return (*p)[to.Name].Capabilities(to)
 }
+
 func (p *pair) Publish(ctx context.Context, to driver.Destination, batch []*driver.Message) error {
 	return (*p)[to.Name].Publish(ctx, to, batch)
 }
+
 func (p *pair) Subscribe(ctx context.Context, sub driver.Subscription) (driver.Consumer, error) {
 	return (*p)[sub.From.Name].Subscribe(ctx, sub)
 }

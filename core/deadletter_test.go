@@ -56,7 +56,8 @@ func TestDeadLetterGolden(t *testing.T) {
 	m.Type = "order.placed"
 	m.Headers = []core.Header{
 		{Key: "traceparent", Value: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
-		{Key: "lang", Value: "it"}, {Key: "lang", Value: "de"},
+		{Key: "lang", Value: "it"},
+		{Key: "lang", Value: "de"},
 		{Key: driver.HeaderError, Value: "of an earlier failure"},
 	}
 	dead := deadLetterOf(t, m, 0, errors.New("oven\tis\r\ncold \x1b[31m\xff"), core.Limits{})

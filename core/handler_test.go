@@ -156,8 +156,10 @@ func TestBrokerCountsAttemptsWhereItCan(t *testing.T) {
 
 func TestForwardDropsOurHeaders(t *testing.T) {
 	t.Parallel()
-	d := core.NewDelivery(core.Queue("q"), core.Message{ID: "1", Key: "k", Type: "t", Body: []byte("b"),
-		Headers: []core.Header{{Key: "mine", Value: "1"}, {Key: driver.HeaderAttempts, Value: "3"}}})
+	d := core.NewDelivery(core.Queue("q"), core.Message{
+		ID: "1", Key: "k", Type: "t", Body: []byte("b"),
+		Headers: []core.Header{{Key: "mine", Value: "1"}, {Key: driver.HeaderAttempts, Value: "3"}},
+	})
 	m := d.Forward()
 	if m.ID != "" || m.Key != "k" || m.Type != "t" || string(m.Body) != "b" || len(m.Headers) != 1 || m.Headers[0].Key != "mine" {
 		t.Errorf("forwarded %+v", m)

@@ -54,8 +54,10 @@ type SubscriptionManifest struct {
 
 // Describe returns the manifest of what runs now.
 func (c *Client) Describe() Manifest {
-	m := Manifest{Broker: c.o.Broker, Prefix: c.o.Prefix, Provision: c.o.Provision.String(),
-		Subscriptions: []SubscriptionManifest{}, Publishers: []DestinationManifest{}}
+	m := Manifest{
+		Broker: c.o.Broker, Prefix: c.o.Prefix, Provision: c.o.Provision.String(),
+		Subscriptions: []SubscriptionManifest{}, Publishers: []DestinationManifest{},
+	}
 	c.mu.Lock()
 	for s := range c.consumers {
 		m.Subscriptions = append(m.Subscriptions, s.manifest())
@@ -63,8 +65,10 @@ func (c *Client) Describe() Manifest {
 	c.mu.Unlock()
 	c.provision.published.Range(func(k, _ any) bool {
 		d := k.(Destination)
-		m.Publishers = append(m.Publishers, DestinationManifest{Shape: d.Shape.String(), Name: d.Name,
-			Partitions: d.Partitions, Capabilities: resolutions(c.Capabilities(d))})
+		m.Publishers = append(m.Publishers, DestinationManifest{
+			Shape: d.Shape.String(), Name: d.Name,
+			Partitions: d.Partitions, Capabilities: resolutions(c.Capabilities(d)),
+		})
 		return true
 	})
 	slices.SortFunc(m.Subscriptions, func(a, b SubscriptionManifest) int { return strings.Compare(a.Name, b.Name) })

@@ -78,8 +78,10 @@ func TestListingOrderOfLayersDoesNotMatter(t *testing.T) {
 			p.Wrappers = append(p.Wrappers, core.Wrapper{Name: name, Stage: core.StageUser, Wrap: func(h core.Handler) core.Handler { return h }})
 		})
 	}
-	layers := []core.Layer{wrap("b"), edit("r", func(p *core.Policy) { p.SetRetry(core.RetryPolicy{Attempts: 3}) }),
-		wrap("a"), edit("d", func(p *core.Policy) { p.DeadLetter = core.Queue("dlq") })}
+	layers := []core.Layer{
+		wrap("b"), edit("r", func(p *core.Policy) { p.SetRetry(core.RetryPolicy{Attempts: 3}) }),
+		wrap("a"), edit("d", func(p *core.Policy) { p.DeadLetter = core.Queue("dlq") }),
+	}
 	want := ""
 	permute(layers, func(ls []core.Layer) {
 		m, err := c.DescribeSubscription(in, ls...)

@@ -159,8 +159,10 @@ func (s *Consumer) handle(f *flight, a *arena) {
 	s.ran(f)
 	if o := s.c.o.Observer; o != nil {
 		s.mu.Unlock()
-		o.Attempted(&t.d, AttemptInfo{Subscription: s.name, Started: start, Duration: time.Since(start),
-			Queued: queued, Err: err, Outcome: outcome})
+		o.Attempted(&t.d, AttemptInfo{
+			Subscription: s.name, Started: start, Duration: time.Since(start),
+			Queued: queued, Err: err, Outcome: outcome,
+		})
 		s.mu.Lock()
 	}
 }

@@ -102,8 +102,10 @@ func TestLogWritesNeitherBodyNorHeaderNorALineOfTheMessages(t *testing.T) {
 	if err := layer.Edit(p); err != nil {
 		t.Fatal(err)
 	}
-	d := core.NewDelivery(core.Queue("q"), core.Message{ID: "id\nlevel=ERROR forged", Key: "secret-key", Body: []byte("secret-body"),
-		Headers: []core.Header{{Key: "h", Value: "secret-header"}}})
+	d := core.NewDelivery(core.Queue("q"), core.Message{
+		ID: "id\nlevel=ERROR forged", Key: "secret-key", Body: []byte("secret-body"),
+		Headers: []core.Header{{Key: "h", Value: "secret-header"}},
+	})
 	if err := p.Wrappers[0].Wrap(nothing)(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}

@@ -155,8 +155,10 @@ func (c Config) checkSizes() error {
 		name string
 		v    time.Duration
 	}{
-		{"session_timeout", c.SessionTimeout}, {"rebalance_timeout", c.RebalanceTimeout},
-		{"connect_timeout", c.ConnectTimeout}, {"fetch_max_wait", c.FetchMaxWait},
+		{"session_timeout", c.SessionTimeout},
+		{"rebalance_timeout", c.RebalanceTimeout},
+		{"connect_timeout", c.ConnectTimeout},
+		{"fetch_max_wait", c.FetchMaxWait},
 	} {
 		if d.v < time.Millisecond || d.v > 24*time.Hour {
 			return fmt.Errorf("%s: %v is not between 1ms and 24h", d.name, d.v)

@@ -32,8 +32,10 @@ func TestRoundTrip(t *testing.T) {
 			random[i] = byte(rand.Uint32())
 		}
 		sent := []*driver.Message{
-			{ID: "1", Key: "table-7", Type: "order", Body: []byte("margherita"), Time: at, TTL: 90 * time.Second, Priority: 3,
-				Headers: []driver.Header{{Key: "a", Value: "1"}, {Key: "a", Value: "2"}, {Key: "Größe", Value: ""}, {Key: "bin", Value: "\x00\xff\n"}}},
+			{
+				ID: "1", Key: "table-7", Type: "order", Body: []byte("margherita"), Time: at, TTL: 90 * time.Second, Priority: 3,
+				Headers: []driver.Header{{Key: "a", Value: "1"}, {Key: "a", Value: "2"}, {Key: "Größe", Value: ""}, {Key: "bin", Value: "\x00\xff\n"}},
+			},
 			{ID: "2", Body: nil, Time: at},
 			{ID: "3", Body: []byte{}, Time: at},
 			{ID: "4", Body: []byte{0xff, 0xfe, 0}, Time: at},

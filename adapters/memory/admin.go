@@ -139,8 +139,10 @@ func (d *destination) differences(r driver.Resource, l limits) []driver.Change {
 	var changes []driver.Change
 	differ := func(field string, have, want any) {
 		if have != want {
-			changes = append(changes, driver.Change{Subject: fmt.Sprintf("%s %s", d.shape, d.name), Field: field,
-				Have: fmt.Sprint(have), Want: fmt.Sprint(want)})
+			changes = append(changes, driver.Change{
+				Subject: fmt.Sprintf("%s %s", d.shape, d.name), Field: field,
+				Have: fmt.Sprint(have), Want: fmt.Sprint(want),
+			})
 		}
 	}
 	if r.Partitions > 0 {

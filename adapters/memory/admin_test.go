@@ -69,7 +69,8 @@ func TestApplyRefuses(t *testing.T) {
 	}
 	wantClass(t, d.Publish(t.Context(), queue("good"), []*driver.Message{msg("1")}), driver.NotFound)
 	for _, r := range []driver.Resource{
-		{Destination: queue("")}, {Destination: queue("q").Keyed(-1)},
+		{Destination: queue("")},
+		{Destination: queue("q").Keyed(-1)},
 		{Destination: queue("q"), Options: map[string]string{"max_stored": "0"}},
 		{Destination: queue("q"), Options: map[string]string{"retention": "soon"}},
 	} {

@@ -90,9 +90,11 @@ func (c *cursor) inRange(m *consumer, t *tenure, l *log) bool {
 	if t.next >= l.first && t.next <= l.next() {
 		return true
 	}
-	m.events = append(m.events, driver.Event{Kind: driver.OutOfRange, Partition: t.name,
+	m.events = append(m.events, driver.Event{
+		Kind: driver.OutOfRange, Partition: t.name,
 		Err: driver.Errorf(m.op("receive"), driver.NotFound, "partition %s has offsets %d to %d, the group is at %d; Reset is %s",
-			t.name, l.first, l.next(), t.next, m.sub.Reset)})
+			t.name, l.first, l.next(), t.next, m.sub.Reset),
+	})
 	switch m.sub.Reset {
 	case driver.Earliest:
 		t.next = l.first

@@ -22,9 +22,11 @@ const patience = 10 * time.Second
 func queue(name string) driver.Destination {
 	return driver.Destination{Shape: driver.Queue, Name: name}
 }
+
 func topic(name string) driver.Destination {
 	return driver.Destination{Shape: driver.Topic, Name: name}
 }
+
 func stream(name string) driver.Destination {
 	return driver.Destination{Shape: driver.Stream, Name: name}
 }

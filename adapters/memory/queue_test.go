@@ -196,8 +196,13 @@ func TestDelays(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(1500 * time.Millisecond)
 		publish(t, d, queue("q"), msg("now"))
-		want := []result{{"1s", time.Second}, {"now", 1500 * time.Millisecond}, {"2s", 2 * time.Second},
-			{"now", 6500 * time.Millisecond}, {"week", 7 * 24 * time.Hour}}
+		want := []result{
+			{"1s", time.Second},
+			{"now", 1500 * time.Millisecond},
+			{"2s", 2 * time.Second},
+			{"now", 6500 * time.Millisecond},
+			{"week", 7 * 24 * time.Hour},
+		}
 		if got := <-done; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
@@ -244,7 +249,10 @@ func TestPublishRefusesEntryByEntry(t *testing.T) {
 	t.Parallel()
 	d := open(t, memory.Config{MaxBytes: 100}, queue("q"), queue("keyed").Keyed(2), stream("s"))
 	err := d.Publish(t.Context(), queue("q"), []*driver.Message{
-		keyed("k", "a"), {ID: "big", Key: "k", Body: make([]byte, 100)}, keyed("k", "b"), {ID: "limit", Body: make([]byte, 100)},
+		keyed("k", "a"),
+		{ID: "big", Key: "k", Body: make([]byte, 100)},
+		keyed("k", "b"),
+		{ID: "limit", Body: make([]byte, 100)},
 		{ID: "delay", Delay: 8 * 24 * time.Hour},
 	})
 	for i, class := range []driver.Class{0, driver.TooLarge, 0, 0, driver.Unsupported} {

@@ -105,8 +105,10 @@ func decode(d *amqp.Delivery) driver.Message {
 // foreign adds what other programs put into properties that Message has no field for.
 func foreign(d *amqp.Delivery, m *driver.Message) {
 	for _, p := range [...]driver.Header{
-		{Key: "content-type", Value: d.ContentType}, {Key: "content-encoding", Value: d.ContentEncoding},
-		{Key: "correlation-id", Value: d.CorrelationId}, {Key: "reply-to", Value: d.ReplyTo},
+		{Key: "content-type", Value: d.ContentType},
+		{Key: "content-encoding", Value: d.ContentEncoding},
+		{Key: "correlation-id", Value: d.CorrelationId},
+		{Key: "reply-to", Value: d.ReplyTo},
 	} {
 		if p.Value == "" {
 			continue

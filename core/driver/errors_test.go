@@ -110,10 +110,15 @@ func TestResultAt(t *testing.T) {
 		at   int
 		want error
 	}{
-		{nil, 0, nil}, {nil, 9, nil},
-		{batch, 0, nil}, {batch, 1, one}, {batch, 2, nil},
-		{whole, 0, whole}, {whole, 9, whole},
-		{nested, 1, nil}, {wrapped, 0, wrapped},
+		{nil, 0, nil},
+		{nil, 9, nil},
+		{batch, 0, nil},
+		{batch, 1, one},
+		{batch, 2, nil},
+		{whole, 0, whole},
+		{whole, 9, whole},
+		{nested, 1, nil},
+		{wrapped, 0, wrapped},
 	} {
 		if got := driver.ResultAt(c.err, c.at); got != c.want { //nolint:errorlint // the very error
 			t.Errorf("%d: ResultAt(%v, %d) = %v, want %v", i, c.err, c.at, got, c.want)

@@ -102,8 +102,10 @@ func TestPlayAlternates(t *testing.T) {
 	between, ended := 0, false
 	bar, met := atLeast(2)
 	res, err := play(t.Context(), row{name: "x", bar: bar, met: met, prepare: func(context.Context, time.Duration) (*match, error) {
-		return &match{ours: fixed("ours", 300, &turns), peer: fixed("peer", 100, &turns),
-			between: func(context.Context) error { between++; return nil }, end: func(context.Context) { ended = true }}, nil
+		return &match{
+			ours: fixed("ours", 300, &turns), peer: fixed("peer", 100, &turns),
+			between: func(context.Context) error { between++; return nil }, end: func(context.Context) { ended = true },
+		}, nil
 	}}, 3, time.Second, io.Discard)
 	if err != nil {
 		t.Fatal(err)

@@ -34,14 +34,16 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level:
 func engineRows() []row {
 	bar, met := atLeast(8)
 	mk := func(name, what string, keyed bool, batch int) row {
-		return row{name: name, peer: "watermill-gochannel", what: what, bar: bar, met: met,
+		return row{
+			name: name, peer: "watermill-gochannel", what: what, bar: bar, met: met,
 			prepare: func(context.Context, time.Duration) (*match, error) {
 				src := newSource(kafkaPayload, 0)
 				if keyed {
 					src = newSource(kafkaPayload, benchKeys)
 				}
 				return &match{ours: inProcess(varalMemory).sampler(src, batch), peer: inProcess(goChannel).sampler(src, batch)}, nil
-			}}
+			},
+		}
 	}
 	return []row{
 		mk("engine-unordered", "publish in batches of 100, in-process broker, handler, ack", false, engineBatch),

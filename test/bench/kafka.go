@@ -38,19 +38,27 @@ func kafkaRows() []row {
 	wmPublishBar, wmPublishMet := atLeast(20)
 	slowBar, slowMet := atLeast(10)
 	return []row{
-		{name: "kafka-publish", peer: "franz-go", bar: publishBar, met: publishMet,
+		{
+			name: "kafka-publish", peer: "franz-go", bar: publishBar, met: publishMet,
 			what:    "one caller, 10,000 messages in one call, 1,000 keys, all confirmed (raw: ProduceSync)",
-			prepare: kafkaPublish(benchKeys, func(k *kafkaSite, topic string, src *source) sampler { return k.rawPublish(topic, src) })},
-		{name: "kafka-consume", peer: "franz-go", bar: ">= 0.75 or >= 1,000,000/s",
+			prepare: kafkaPublish(benchKeys, func(k *kafkaSite, topic string, src *source) sampler { return k.rawPublish(topic, src) }),
+		},
+		{
+			name: "kafka-consume", peer: "franz-go", bar: ">= 0.75 or >= 1,000,000/s",
 			met:     func(ours, q float64) bool { return q >= 0.75 || ours >= 1e6 },
 			what:    "a group of one over 12 preloaded partitions, handler that counts, commits every 50-100 ms",
-			prepare: kafkaConsume},
-		{name: "kafka-watermill-publish", peer: "watermill-kafka", bar: wmPublishBar, met: wmPublishMet,
+			prepare: kafkaConsume,
+		},
+		{
+			name: "kafka-watermill-publish", peer: "watermill-kafka", bar: wmPublishBar, met: wmPublishMet,
 			what:    "one caller, 10,000 messages in one call, acks all and idempotent on both sides",
-			prepare: kafkaPublish(0, func(k *kafkaSite, topic string, src *source) sampler { return k.watermillPublish(topic, src) })},
-		{name: "kafka-watermill-1ms", peer: "watermill-kafka", bar: slowBar, met: slowMet,
+			prepare: kafkaPublish(0, func(k *kafkaSite, topic string, src *source) sampler { return k.watermillPublish(topic, src) }),
+		},
+		{
+			name: "kafka-watermill-1ms", peer: "watermill-kafka", bar: slowBar, met: slowMet,
 			what:    "handler of 1 ms, 12 partitions, ours with 256 in flight",
-			prepare: kafkaSlow},
+			prepare: kafkaSlow,
+		},
 	}
 }
 
@@ -152,8 +160,10 @@ func kafkaPublish(keys int, peer func(*kafkaSite, string, *source) sampler) func
 			return nil, err
 		}
 		src := newSource(kafkaPayload, keys)
-		return &match{ours: k.varalPublish(topic, src), peer: peer(k, topic, src),
-			end: func(ctx context.Context) { k.drop(ctx, topic) }}, nil
+		return &match{
+			ours: k.varalPublish(topic, src), peer: peer(k, topic, src),
+			end: func(ctx context.Context) { k.drop(ctx, topic) },
+		}, nil
 	}
 }
 

@@ -68,8 +68,10 @@ func modules() string {
 	if !ok {
 		return "unknown"
 	}
-	want := []string{"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-kafka/v3", "github.com/IBM/sarama",
-		"github.com/ThreeDotsLabs/watermill-amqp/v3", "github.com/twmb/franz-go", "github.com/rabbitmq/amqp091-go"}
+	want := []string{
+		"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-kafka/v3", "github.com/IBM/sarama",
+		"github.com/ThreeDotsLabs/watermill-amqp/v3", "github.com/twmb/franz-go", "github.com/rabbitmq/amqp091-go",
+	}
 	var out []string
 	for _, d := range info.Deps {
 		if slices.Contains(want, d.Path) {

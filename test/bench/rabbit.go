@@ -35,31 +35,41 @@ func rabbitRows() []row {
 	wmBar, wmMet := atLeast(5)
 	slowBar, slowMet := atLeast(10)
 	return []row{
-		{name: "rabbitmq-publish", peer: "amqp091", bar: rawBar, met: rawMet,
+		{
+			name: "rabbitmq-publish", peer: "amqp091", bar: rawBar, met: rawMet,
 			what: "one caller, 10,000 messages in one call, confirmed (raw: one channel, deferred confirms, window 1,000)",
 			prepare: rabbitMatch(0, func(r *rabbitSite, q string, src *source, _ int) (ours, peer sampler) {
 				return r.varalPublish(q, src, rabbitBatch), r.rawPublish(q, src)
-			})},
-		{name: "rabbitmq-publish-64", peer: "amqp091", bar: rawBar, met: rawMet,
+			}),
+		},
+		{
+			name: "rabbitmq-publish-64", peer: "amqp091", bar: rawBar, met: rawMet,
 			what: "64 callers, one message a call, confirmed (raw: the same callers on one channel)",
 			prepare: rabbitMatch(0, func(r *rabbitSite, q string, src *source, _ int) (ours, peer sampler) {
 				return r.varalCallers(q, src), r.rawCallers(q, src)
-			})},
-		{name: "rabbitmq-consume", peer: "amqp091", bar: rawBar, met: rawMet,
+			}),
+		},
+		{
+			name: "rabbitmq-consume", peer: "amqp091", bar: rawBar, met: rawMet,
 			what: "one consumer on a preloaded queue, handler that counts (raw: multiple ack every 50, same prefetch)",
 			prepare: rabbitMatch(rabbitPerSecond, func(r *rabbitSite, q string, _ *source, n int) (ours, peer sampler) {
 				return r.varalConsume(q, n, 0, middleware.Prefetch(rabbitPrefetch), middleware.Concurrency(engineWorkers)), r.rawConsume(q, n)
-			})},
-		{name: "rabbitmq-watermill-publish", peer: "watermill-amqp", bar: wmBar, met: wmMet,
+			}),
+		},
+		{
+			name: "rabbitmq-watermill-publish", peer: "watermill-amqp", bar: wmBar, met: wmMet,
 			what: "one caller, 3,000 messages in one call, confirmed (Watermill: ConfirmDelivery, channel pool of 1)",
 			prepare: rabbitMatch(0, func(r *rabbitSite, q string, src *source, _ int) (ours, peer sampler) {
 				return r.varalPublish(q, src, rabbitWatermillBatch), r.watermillPublish(q, src)
-			})},
-		{name: "rabbitmq-watermill-1ms", peer: "watermill-amqp", bar: slowBar, met: slowMet,
+			}),
+		},
+		{
+			name: "rabbitmq-watermill-1ms", peer: "watermill-amqp", bar: slowBar, met: slowMet,
 			what: "handler of 1 ms, one subscription, prefetch 256 on both sides, ours with 256 handlers",
 			prepare: rabbitMatch(rabbitSlowPerSecond, func(r *rabbitSite, q string, _ *source, n int) (ours, peer sampler) {
 				return r.varalConsume(q, n, slowHandler, middleware.Prefetch(rabbitPrefetch), middleware.Concurrency(slowInFlight)), r.watermillConsume(q, n, slowHandler)
-			})},
+			}),
+		},
 	}
 }
 

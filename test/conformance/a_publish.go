@@ -86,8 +86,14 @@ func c02(e *env) {
 	good := e.message(e.key(1))
 	good.Type = "pizza.ordered"
 	good.Headers = []core.Header{
-		{Key: "Case.Kept", Value: "Ä ñ 🍕 日本"}, {Key: "empty", Value: ""}, {Key: "number", Value: "007"}, {Key: "bool", Value: "true"},
-		{Key: "repeated", Value: "1"}, {Key: "repeated", Value: "2"}, {Key: "binary", Value: "\x00\xff\r\n"}, {Key: "content-type", Value: "text/plain"},
+		{Key: "Case.Kept", Value: "Ä ñ 🍕 日本"},
+		{Key: "empty", Value: ""},
+		{Key: "number", Value: "007"},
+		{Key: "bool", Value: "true"},
+		{Key: "repeated", Value: "1"},
+		{Key: "repeated", Value: "2"},
+		{Key: "binary", Value: "\x00\xff\r\n"},
+		{Key: "content-type", Value: "text/plain"},
 	}
 	for i := len(good.Headers); i < 50; i++ {
 		good.Headers = append(good.Headers, core.Header{Key: fmt.Sprintf("h-%02d", i), Value: strings.Repeat("v", i)})

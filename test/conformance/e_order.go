@@ -18,8 +18,10 @@ func orderCases() []Case {
 		{ID: "C41", Rule: "10,000 messages of one key come without an inversion, and a key stays in its partition over restarts.", on: on, gate: ordered, run: c41},
 		{ID: "C42", Rule: "Runs of one key never overlap, with several workers in several instances.", on: on, gate: ordered, run: c42},
 		{ID: "C43", Rule: "A key that stalls does not delay other keys.", on: on, gate: ordered, run: c43},
-		{ID: "C44", Rule: "Order per key holds through nack, delayed retry and dead letter: the next starts after the one before is settled.", on: on,
-			gate: gate{need: driver.NeedOrderedRetry, on: true, refuse: orderRefused}, run: c44},
+		{
+			ID: "C44", Rule: "Order per key holds through nack, delayed retry and dead letter: the next starts after the one before is settled.", on: on,
+			gate: gate{need: driver.NeedOrderedRetry, on: true, refuse: orderRefused}, run: c44,
+		},
 		{ID: "C45", Rule: "Order and single ownership hold while members join, leave and are killed; an old owner cannot settle.", on: on, gate: ordered, run: c45},
 		{ID: "C46", Rule: "Order holds through batches, the publisher's retries and its reconnect.", on: on, gate: ordered, alone: true, run: c46},
 	}

@@ -125,8 +125,10 @@ func (e *env) client() *core.Client { cl, _ := e.tapped(); return cl }
 // tapped returns a client and the tap under it.
 func (e *env) tapped(edits ...func(*core.Options)) (*core.Client, *tap) {
 	t := newTap(e, e.h.Open(e))
-	o := core.Options{Provision: core.ProvisionNone, Broker: e.h.Broker, Observer: &e.sigs,
-		Logger: slog.New(slog.NewTextHandler(&e.logs, nil)), PublishTimeout: e.h.Patience}
+	o := core.Options{
+		Provision: core.ProvisionNone, Broker: e.h.Broker, Observer: &e.sigs,
+		Logger: slog.New(slog.NewTextHandler(&e.logs, nil)), PublishTimeout: e.h.Patience,
+	}
 	for _, f := range edits {
 		f(&o)
 	}

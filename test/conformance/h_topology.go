@@ -14,10 +14,14 @@ import (
 func topologyCases() []Case {
 	return []Case{
 		{ID: "C61", Rule: "Provisioning is idempotent and race-safe; verify and plan create nothing and name what is missing.", on: shapesOf, run: c61},
-		{ID: "C62", Rule: "A scheduled message is never early and at most a tolerance late, also when its publisher has gone.", on: []shapeOf{queue, topic, stream},
-			gate: gate{need: driver.NeedSchedule, on: true, refuse: c62refused}, run: c62},
-		{ID: "C63", Rule: "An expired message is not delivered and not counted as a failure.", on: []shapeOf{queue, topic, stream},
-			gate: gate{need: driver.NeedTTL, on: true, refuse: c63refused}, run: c63},
+		{
+			ID: "C62", Rule: "A scheduled message is never early and at most a tolerance late, also when its publisher has gone.", on: []shapeOf{queue, topic, stream},
+			gate: gate{need: driver.NeedSchedule, on: true, refuse: c62refused}, run: c62,
+		},
+		{
+			ID: "C63", Rule: "An expired message is not delivered and not counted as a failure.", on: []shapeOf{queue, topic, stream},
+			gate: gate{need: driver.NeedTTL, on: true, refuse: c63refused}, run: c63,
+		},
 		{ID: "X01", Rule: "Capability honesty: what is declared is constant, and whatever is not declared is refused by name when it is required.", on: shapesOf, run: honesty},
 	}
 }

@@ -90,8 +90,10 @@ func (l *ledger) handler(by string, f core.Handler) core.Handler {
 }
 
 func (l *ledger) begin(by string, d *core.Delivery) *visit {
-	v := &visit{id: d.ID, key: d.Key, part: d.Partition, by: by, attempt: d.Attempt, offset: d.Offset, native: d.NativeID,
-		msg: d.Message, src: d.Source, seq: -1, start: time.Now(), running: true}
+	v := &visit{
+		id: d.ID, key: d.Key, part: d.Partition, by: by, attempt: d.Attempt, offset: d.Offset, native: d.NativeID,
+		msg: d.Message, src: d.Source, seq: -1, start: time.Now(), running: true,
+	}
 	v.msg.Body, v.msg.Headers = slices.Clone(d.Body), slices.Clone(d.Headers)
 	l.add(v)
 	return v

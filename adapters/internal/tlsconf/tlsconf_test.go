@@ -31,9 +31,11 @@ func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{t: t, dir: t.TempDir()}
 	a.key = a.newKey()
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"},
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
 	a.cert = a.sign("ca", tmpl, tmpl, a.key, a.key)
 	return a
 }
@@ -74,9 +76,11 @@ func (a *authority) path(name string) string { return filepath.Join(a.dir, name)
 
 // issue makes a certificate for localhost that ends at notAfter.
 func (a *authority) issue(name string, notAfter time.Time) {
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"},
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"},
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: notAfter,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
 	a.sign(name, tmpl, a.cert, a.newKey(), a.key)
 }
 

@@ -1,9 +1,10 @@
 package check
 
 import (
-	"github.com/varal-go/varal/test/lab/history"
 	"maps"
 	"slices"
+
+	"github.com/varal-go/varal/test/lab/history"
 )
 
 // V1 is exclusivity. An interval ends with its end, or with the kill of its

@@ -103,8 +103,10 @@ func (s *session) printAccount(r *demo.Report) error {
 		if row.OutOfOrder < 0 {
 			order = "–"
 		}
-		rows = append(rows, []string{row.Shape, row.Name, strconv.Itoa(row.Published), strconv.Itoa(row.Handled), strconv.Itoa(row.Retried),
-			strconv.Itoa(row.DeadLettered), strconv.Itoa(row.Duplicates), order, strconv.Itoa(row.Lost)})
+		rows = append(rows, []string{
+			row.Shape, row.Name, strconv.Itoa(row.Published), strconv.Itoa(row.Handled), strconv.Itoa(row.Retried),
+			strconv.Itoa(row.DeadLettered), strconv.Itoa(row.Duplicates), order, strconv.Itoa(row.Lost),
+		})
 	}
 	colour := func(row, col int) string {
 		switch {

@@ -280,8 +280,10 @@ func (r *run) await(ctx context.Context, sold <-chan error, kitchen *kitchen) er
 
 func (r *run) report() *Report {
 	ordered := r.house.Capabilities(diary).Order != driver.NoOrder
-	out := &Report{Seed: r.o.Seed, Sabotage: r.o.Sabotage, WalkedOut: r.crash.fired.Load(),
-		Notes: r.notes, Shapes: r.ledger.rows(ordered)}
+	out := &Report{
+		Seed: r.o.Seed, Sabotage: r.o.Sabotage, WalkedOut: r.crash.fired.Load(),
+		Notes: r.notes, Shapes: r.ledger.rows(ordered),
+	}
 	for i, row := range out.Shapes {
 		out.Lost += row.Lost
 		out.OutOfOrder += max(row.OutOfOrder, 0)

@@ -141,8 +141,10 @@ type Progress struct {
 func (l *ledger) progress(messages int) Progress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Progress{Messages: messages, Done: l.done, Retried: l.retried, Rejected: l.rejected,
-		DeadLettered: l.dead, Billed: l.bills, Shown: l.shown, DiaryRead: l.read, events: l.events}
+	return Progress{
+		Messages: messages, Done: l.done, Retried: l.retried, Rejected: l.rejected,
+		DeadLettered: l.dead, Billed: l.bills, Shown: l.shown, DiaryRead: l.read, events: l.events,
+	}
 }
 
 // complete: every ticket has its end, and every end has reached whoever waits for it.
