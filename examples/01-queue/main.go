@@ -18,14 +18,14 @@ import (
 )
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := run(ctx); err != nil {
+	if err := run(); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context) error {
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
 	client, err := adapters.Open(ctx, adapters.Config{
 		URL:    cmp.Or(os.Getenv("VARAL_URL"), "memory:"),
 		Prefix: "example-01-", Provision: core.ProvisionCreate,

@@ -16,14 +16,14 @@ import (
 )
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := run(ctx); err != nil {
+	if err := run(); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context) error {
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
 	client, err := adapters.Open(ctx, adapters.Config{
 		URL:       cmp.Or(os.Getenv("VARAL_URL"), "memory:"),
 		Prefix:    fmt.Sprintf("example-03-%d-", time.Now().Unix()), // a diary of its own for each run

@@ -16,14 +16,18 @@ import (
 )
 
 func main() {
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := shift(ctx, "ack first", middleware.AckFirst()); err != nil {
-		log.Fatal(err)
+		return err
 	}
-	if err := shift(ctx, "work first"); err != nil {
-		log.Fatal(err)
-	}
+	return shift(ctx, "work first")
 }
 
 // shift works off five tickets. The first cook is killed in the middle of the second
