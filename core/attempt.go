@@ -68,7 +68,7 @@ func (c *attemptCtx) finish() {
 
 // ended returns why the attempt was cancelled, nil if it was not.
 func (c *attemptCtx) ended() error {
-	var ctx context.Context = c.parent
+	ctx := c.parent
 	if m := c.made.Load(); m != nil {
 		ctx = m
 	}

@@ -211,13 +211,14 @@ func (b *batch) sendOnce(ctx context.Context) (again []int) {
 	for from := 0; from < len(b.wire); from += size {
 		part := b.wire[from:min(from+size, len(b.wire))]
 		var err error
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			err = driver.Errorf(b.op(), driver.Transient, "not sent: %w", ctx.Err())
-		} else if len(again) > 0 && b.caps.Order != driver.NoOrder {
+		case len(again) > 0 && b.caps.Order != driver.NoOrder:
 			// An earlier part left messages for another try: a later message of one of
 			// their keys must not get ahead of them.
 			err = driver.Errorf(b.op(), driver.Transient, "not sent: an earlier message failed")
-		} else {
+		default:
 			err = b.c.d.Publish(ctx, b.to, part)
 		}
 		for i := range part {

@@ -35,7 +35,7 @@ func (s *Consumer) receiver(ctx context.Context) {
 			// One context serves many calls: it is cancelled only to change the Demand
 			// of a call that waits.
 			cancel()
-			rctx, cancel = context.WithCancel(ctx)
+			rctx, cancel = context.WithCancel(ctx) //nolint:fatcontext // from ctx each time, never from itself
 			gen = now
 		}
 		if !s.armReceive(gen, cancel) {

@@ -132,8 +132,8 @@ func (s *Consumer) ran(f *flight) {
 // handle runs the handler once and draws the conclusion. mu is held on entry and on
 // return. f is somebody else's once ran has been called.
 func (s *Consumer) handle(f *flight, a *arena) {
-	t := a.attempt() // a fresh one: a handler that kept an earlier Delivery must not reach this
-	t.ctx.parent = s.hctx
+	t := a.attempt()      // a fresh one: a handler that kept an earlier Delivery must not reach this
+	t.ctx.parent = s.hctx //nolint:fatcontext // the attempt is new: nothing nests
 	f.run = t
 	s.mu.Unlock()
 
@@ -172,7 +172,7 @@ func (s *Consumer) call(t *attempt, f *flight) (err error) {
 	if s.p.Timeout > 0 {
 		ctx, cancel := context.WithTimeoutCause(s.hctx, s.p.Timeout, ErrTimeout)
 		defer cancel()
-		t.ctx.parent = ctx
+		t.ctx.parent = ctx //nolint:fatcontext // once per attempt: nothing nests
 	}
 	if s.p.PanicCrashes {
 		return s.h(&t.ctx, &t.d)
