@@ -3,7 +3,6 @@ package adapters_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,11 +41,11 @@ subscriptions:
 `
 
 // with replaces one text of good by another.
-func with(old, new string) string {
-	if !strings.Contains(good, old) {
-		panic("good does not hold " + old)
+func with(text, other string) string {
+	if !strings.Contains(good, text) {
+		panic("good does not hold " + text)
 	}
-	return strings.Replace(good, old, new, 1)
+	return strings.Replace(good, text, other, 1)
 }
 
 // set changes a field of the subscription.
@@ -166,8 +165,7 @@ func TestBadOpens(t *testing.T) {
 	t.Setenv("VARAL_TEST_EMPTY", "")
 	dir := t.TempDir()
 	path := filepath.Join(dir, "varal.yaml")
-	text := good + fmt.Sprintf(`# the file is complete above; these are more brokers
-`)
+	text := good + "# the file is complete above; these are more brokers\n"
 	text = strings.Replace(text, "brokers:\n", `brokers:
   both: {url: "kafka://u:`+canary+`@localhost:9092", user: u, password: "`+canary+`"}
   empty: {url: "${env:VARAL_TEST_EMPTY}"}

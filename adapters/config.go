@@ -147,7 +147,8 @@ func (c Config) target() (*target, error) {
 	if t.url == "" {
 		return nil, driver.Errorf("open", driver.Permanent, "no broker is named: set Config.URL (or Config.File), or the environment variable %s, for example to memory: or kafka://localhost:9092", EnvURL)
 	}
-	return t, t.complete()
+	err := t.complete()
+	return t, err
 }
 
 func (t *target) warn(l *slog.Logger) {

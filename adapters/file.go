@@ -173,7 +173,8 @@ func (f *File) target(c Config) (*target, error) {
 	}
 	if c.URL != "" {
 		t.url, t.tls = c.URL, c.TLS
-		return t, t.complete()
+		err := t.complete()
+		return t, err
 	}
 	name, err := f.choose(c.Broker)
 	if err != nil {
@@ -185,7 +186,8 @@ func (f *File) target(c Config) (*target, error) {
 	if c.TLS != nil {
 		t.tls = c.TLS
 	}
-	return t, t.complete()
+	err = t.complete()
+	return t, err
 }
 
 // choose picks a section: asked for, VARAL_BROKER, the file's broker, the only one.

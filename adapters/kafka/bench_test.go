@@ -24,7 +24,7 @@ func benchBroker(b *testing.B) broker {
 	if os.Getenv("VARAL_KAFKA_URL") == "" {
 		return fake(b)
 	}
-	return real(b)
+	return live(b)
 }
 
 func benchMessages() ([]*driver.Message, []*kgo.Record) {

@@ -39,7 +39,7 @@ func everywhere(t *testing.T, f func(t *testing.T, b broker)) {
 	})
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
-		f(t, real(t))
+		f(t, live(t))
 	})
 }
 
@@ -53,7 +53,8 @@ func fake(t testing.TB, opts ...kfake.Opt) broker {
 	return broker{conf: kafka.Config{Brokers: cl.ListenAddrs()}, fake: cl}
 }
 
-func real(t testing.TB) broker { //nolint:predeclared // the word for it
+// live is the Kafka of VARAL_KAFKA_URL.
+func live(t testing.TB) broker {
 	t.Helper()
 	url := os.Getenv("VARAL_KAFKA_URL")
 	if url == "" {

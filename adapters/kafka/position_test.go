@@ -148,9 +148,10 @@ func TestOutOfRange(t *testing.T) {
 					}
 					return false
 				}
-				if c.first == "" {
+				switch c.first {
+				case "":
 					k.quiet(t, 2*time.Second)
-				} else if c.first == "new" {
+				case "new":
 					k.quiet(t, 2*time.Second)
 					publish(t, d, to, []*driver.Message{{ID: "new", Key: "key0", Body: []byte("x"), Time: time.Now()}})
 				}

@@ -32,7 +32,7 @@ type topicInfo struct{ maxBatch int32 }
 func (d *kafka) publishOptions() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.ProducerBatchCompression(codecs[d.conf.Compression], kgo.NoCompression()),
-		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2 = driver.PartitionOf
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // by murmur2, as driver.PartitionOf does
 		kgo.ProducerLinger(0), // core batches
 		kgo.ProducerBatchMaxBytesFn(d.batchLimit),
 	}

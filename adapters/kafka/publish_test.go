@@ -183,7 +183,8 @@ func TestBlackHole(t *testing.T) {
 		for k := consume(t, reader, to, ""); len(ids) == 0 || ids[len(ids)-1] != "after"; {
 			ids = append(ids, k.collect(t, 1)[0].ID)
 		}
-		if got := strings.Join(ids, " "); !strings.HasPrefix("m0 m0 m1 m2 after", strings.TrimSuffix(got, " after")) {
+		const inOrder = "m0 m0 m1 m2 after"
+		if got := strings.Join(ids, " "); !strings.HasPrefix(inOrder, strings.TrimSuffix(got, " after")) {
 			t.Errorf("stored %q: not a prefix of what was published in order", got)
 		}
 	})

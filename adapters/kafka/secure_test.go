@@ -24,8 +24,8 @@ import (
 	"github.com/varal-go/varal/core/driver"
 )
 
-// open opens and closes; it returns what Open said and how long it took.
-func tryOpen(t *testing.T, c kafka.Config) (error, time.Duration) { //nolint:revive // the error is the result
+// tryOpen opens and closes; it returns how long Open took and what it said.
+func tryOpen(t *testing.T, c kafka.Config) (time.Duration, error) {
 	t.Helper()
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -35,7 +35,7 @@ func tryOpen(t *testing.T, c kafka.Config) (error, time.Duration) { //nolint:rev
 	if err == nil {
 		shut(t, d)
 	}
-	return err, took
+	return took, err
 }
 
 func TestSASL(t *testing.T) {
@@ -68,16 +68,16 @@ func TestSASL(t *testing.T) {
 func checkSASL(t *testing.T, brokers []string, mech string) {
 	t.Helper()
 	conf := kafka.Config{Brokers: brokers, SASL: &kafka.SASL{Mechanism: mech, User: "varal", Password: "pizza"}}
-	if err, _ := tryOpen(t, conf); err != nil {
+	if _, err := tryOpen(t, conf); err != nil {
 		t.Fatalf("right password: %v", err)
 	}
 	conf.SASL.Password = "s3cr3t"
-	err, took := tryOpen(t, conf)
+	took, err := tryOpen(t, conf)
 	wantClass(t, err, driver.Denied)
 	if took > 5*time.Second || strings.Contains(err.Error(), "s3cr3t") {
 		t.Errorf("after %v: %v", took, err)
 	}
-	err, _ = tryOpen(t, kafka.Config{Brokers: brokers})
+	_, err = tryOpen(t, kafka.Config{Brokers: brokers})
 	wantClass(t, err, driver.Denied)
 }
 
@@ -85,7 +85,7 @@ func checkSASL(t *testing.T, brokers []string, mech string) {
 func TestPlainNeedsTLS(t *testing.T) {
 	t.Parallel()
 	conf := kafka.Config{Brokers: []string{"192.0.2.1:9092"}, SASL: &kafka.SASL{User: "u", Password: "p"}}
-	err, _ := tryOpen(t, conf)
+	_, err := tryOpen(t, conf)
 	wantClass(t, err, driver.Permanent)
 	if !strings.Contains(err.Error(), "allow_insecure") {
 		t.Error(err)
@@ -99,7 +99,7 @@ func TestUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = l.Close()
-	err, took := tryOpen(t, kafka.Config{Brokers: []string{l.Addr().String()}, ConnectTimeout: 2 * time.Second})
+	took, err := tryOpen(t, kafka.Config{Brokers: []string{l.Addr().String()}, ConnectTimeout: 2 * time.Second})
 	wantClass(t, err, driver.Transient)
 	if took > 2500*time.Millisecond {
 		t.Errorf("took %v", took)
@@ -110,12 +110,12 @@ func TestUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = mute.Close() }()
-	err, took = tryOpen(t, kafka.Config{Brokers: []string{mute.Addr().String()}, ConnectTimeout: time.Second})
+	took, err = tryOpen(t, kafka.Config{Brokers: []string{mute.Addr().String()}, ConnectTimeout: time.Second})
 	wantClass(t, err, driver.Transient)
 	if took > 3*time.Second {
 		t.Errorf("a mute broker took %v", took)
 	}
-	err, _ = tryOpen(t, kafka.Config{Brokers: []string{"127.0.0.1:1"}, ShareGroups: true})
+	_, err = tryOpen(t, kafka.Config{Brokers: []string{"127.0.0.1:1"}, ShareGroups: true})
 	wantClass(t, err, driver.Unsupported)
 }
 
@@ -201,7 +201,7 @@ func TestTLSReal(t *testing.T) {
 
 func checkTLS(t *testing.T, brokers []string, good kafka.TLS, otherCA string) {
 	t.Helper()
-	if err, _ := tryOpen(t, kafka.Config{Brokers: brokers, TLS: &good}); err != nil {
+	if _, err := tryOpen(t, kafka.Config{Brokers: brokers, TLS: &good}); err != nil {
 		t.Fatalf("right certificates: %v", err)
 	}
 	wrongCA, noCert, wrongName := good, good, good
@@ -209,7 +209,7 @@ func checkTLS(t *testing.T, brokers []string, good kafka.TLS, otherCA string) {
 	noCert.Cert, noCert.Key = "", ""
 	wrongName.ServerName = "pizza.example"
 	for name, conf := range map[string]*kafka.TLS{"wrong CA": &wrongCA, "no client certificate": &noCert, "wrong name": &wrongName, "no TLS": nil} {
-		err, took := tryOpen(t, kafka.Config{Brokers: brokers, TLS: conf})
+		took, err := tryOpen(t, kafka.Config{Brokers: brokers, TLS: conf})
 		if driver.ClassOf(err) != driver.Denied || took > 5*time.Second {
 			t.Errorf("%s: %v after %v, want class Denied", name, err, took)
 		}

@@ -265,7 +265,7 @@ func (c *consumer) Settle(_ context.Context, batch []driver.Settlement) error {
 		return driver.Errorf(c.op("settle"), driver.Closed, "the consumer is closed")
 	}
 	now := g.d.broker.now()
-	next := g.src.advance(now) // a lease that has ended is lost, looked at or not
+	g.src.advance(now) // a lease that has ended is lost, looked at or not
 	var errs []error
 	for i := range batch {
 		if err := g.src.settle(c, &batch[i], now); err != nil {
@@ -276,8 +276,7 @@ func (c *consumer) Settle(_ context.Context, batch []driver.Settlement) error {
 		}
 	}
 	if g.waiting > 0 {
-		next = g.src.advance(now)
-		g.handOver(next)
+		g.handOver(g.src.advance(now))
 	}
 	return driver.Batch(errs)
 }
@@ -348,9 +347,9 @@ func (c *consumer) joinRevokes(ctx context.Context) error {
 		}
 		c.g.mu.Unlock()
 		grace := time.NewTimer(400 * time.Millisecond)
-		defer grace.Stop()
 		select {
 		case <-done:
+			grace.Stop()
 		case <-grace.C:
 			return driver.Errorf(c.op("close"), driver.Transient, "a Revoke has not returned: %w", context.Cause(ctx))
 		}

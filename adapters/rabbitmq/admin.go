@@ -125,7 +125,7 @@ func parseOptions(op string, r driver.Resource) (args amqp.Table, bind []string,
 	return args, bind, nil
 }
 
-// Apply: see driver.Admin. Verify looks passively, then compares the arguments of what
+// Apply implements driver.Admin. Verify looks passively, then compares the arguments of what
 // exists by a declare of the same thing where the user may configure it.
 func (a admin) Apply(ctx context.Context, want []driver.Resource, mode driver.Mode) ([]driver.Change, error) {
 	op := "apply (" + mode.String() + ")"
@@ -293,7 +293,7 @@ func difference(reason string) (field, have, want string) {
 	return field, value("but current is"), value("received")
 }
 
-// Stats: Ready is the broker's count; a stream and what is in flight are not told over
+// Stats implements driver.Admin. Ready is the broker's count; a stream and what is in flight are not told over
 // AMQP 0-9-1.
 func (a admin) Stats(ctx context.Context, of driver.Resource) (driver.Stats, error) {
 	op := "stats of " + of.Destination.String()

@@ -33,13 +33,13 @@ func TestMemoryAlarm(t *testing.T) {
 
 	ctl(t, "set_vm_memory_high_watermark", "absolute", "1MB")
 	raised := true
-	clear := func() {
+	lower := func() {
 		if raised {
 			ctl(t, "set_vm_memory_high_watermark", "0.4")
 			raised = false
 		}
 	}
-	t.Cleanup(clear)
+	t.Cleanup(lower)
 	var wg sync.WaitGroup
 	for _, dr := range []driver.Driver{d, second} {
 		for range 8 {
@@ -71,7 +71,7 @@ func TestMemoryAlarm(t *testing.T) {
 	if took := time.Since(began); took > 2500*time.Millisecond {
 		t.Errorf("close returned after %v", took)
 	}
-	clear()
+	lower()
 	eventually(t, "publishing again", 20*time.Second, func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()

@@ -74,7 +74,7 @@ func (c *consumer) start(limit int) {
 	go c.keep(ctx)
 }
 
-// Receive: see driver.Consumer.
+// Receive implements driver.Consumer.
 func (c *consumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Received, error) {
 	limit := max(want.Limit, want.Records, 1)
 	if c.owned && len(c.parts) > limit {
@@ -317,7 +317,7 @@ func recv(ch any) reflect.SelectCase {
 	return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ch)}
 }
 
-// Settle: see driver.Consumer.
+// Settle implements driver.Consumer.
 func (c *consumer) Settle(ctx context.Context, batch []driver.Settlement) error {
 	op := "settle " + c.sub.From.String()
 	errs := make([]error, len(batch))
@@ -368,7 +368,7 @@ func (c *consumer) feedOf(r driver.Receipt) *feed {
 	return nil
 }
 
-// Close: see driver.Consumer.
+// Close implements driver.Consumer.
 func (c *consumer) Close(ctx context.Context) error {
 	c.mu.Lock()
 	if !c.closed {

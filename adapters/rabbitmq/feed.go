@@ -44,12 +44,11 @@ type feed struct {
 	closing bool // Receive takes nothing more
 	paused  bool // cancelled until enough is settled
 
-	busy   sync.Mutex // one settle or giveBack at a time
-	gone   bool       // after giveBack
-	recMu  sync.Mutex
-	rec    record // owned partitions: the newest record written
-	acked  int64  // streams: next to read after what was settled
-	lastOK uint64 // streams: the tag up to which credit was given back
+	busy  sync.Mutex // one settle or giveBack at a time
+	gone  bool       // after giveBack
+	recMu sync.Mutex
+	rec   record // owned partitions: the newest record written
+	acked int64  // streams: next to read after what was settled
 }
 
 func openFeed(s *session, queue string, prefetch int, args amqp.Table) (*feed, error) {
@@ -71,7 +70,7 @@ func openFeed(s *session, queue string, prefetch int, args amqp.Table) (*feed, e
 // cancel, drain and consume again.
 func (f *feed) consume(prefetch int) (err error) {
 	f.prefetch = min(max(prefetch, 1), 1<<16-1)
-	if err = f.ch.Qos(f.prefetch, 0, false); err != nil {
+	if err := f.ch.Qos(f.prefetch, 0, false); err != nil {
 		return err
 	}
 	f.mu.Lock()

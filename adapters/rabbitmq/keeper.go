@@ -276,7 +276,7 @@ func (l *life) end(err error) {
 	if closing {
 		for _, p := range held {
 			if p.stage == releasing { // its Revoke has no deadline of its own
-				defer context.AfterFunc(ctx, p.release)()
+				defer context.AfterFunc(ctx, p.release)() //nolint:gocritic // each must hold until the Revoke below is over
 			}
 		}
 	}

@@ -111,12 +111,12 @@ func (o *outlet) open() {
 func (o *outlet) clear(ctx context.Context) error { return waitClear(ctx, o.s) }
 
 func waitClear(ctx context.Context, s *session) error {
-	clear, blocked := s.unblocked()
+	flows, blocked := s.unblocked()
 	if !blocked {
 		return nil
 	}
 	select {
-	case <-clear:
+	case <-flows:
 		return nil
 	case <-s.down:
 		return errors.New("the connection ended while the broker took no publishes")
@@ -143,7 +143,7 @@ func (o *outlet) release(n int) {
 // submit gets g written, by this caller or by another one that writes for all who wait:
 // one system call for many small publishes. On an error taken tells whether somebody
 // may still write g.
-func (o *outlet) submit(ctx context.Context, g *group) (err error, taken bool) { //nolint:revive,staticcheck // read like an error
+func (o *outlet) submit(ctx context.Context, g *group) (err error, taken bool) { //nolint:revive // callers read it like a plain call, which has its error first
 	o.mu.Lock()
 	o.waiting = append(o.waiting, g)
 	o.mu.Unlock()

@@ -84,7 +84,7 @@ func (l *life) enqueue(p *part) (err error) {
 	if p.ch, err = l.s.conn.Channel(); err != nil {
 		return err
 	}
-	if err = p.ch.Qos(ownerPrefetch, 0, false); err != nil {
+	if err := p.ch.Qos(ownerPrefetch, 0, false); err != nil {
 		return err
 	}
 	p.records, err = p.ch.Consume(p.owner, "varal", false, false, false, false, nil)

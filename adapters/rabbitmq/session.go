@@ -128,7 +128,7 @@ func (l *link) live() *session {
 	return nil
 }
 
-func (l *link) tries() (uint64, error, bool) { //nolint:revive,staticcheck // a snapshot, not a failure
+func (l *link) tries() (uint64, error, bool) { //nolint:revive // the error is one value of a snapshot, not a failure of this call
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.attempts, l.last, l.closed
