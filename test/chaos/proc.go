@@ -151,7 +151,7 @@ func command(s Spec, gen int) (*exec.Cmd, error) {
 	if tick == 0 {
 		tick = 10 * time.Millisecond
 	}
-	cmd := exec.Command(argv[0], argv[1:]...) //nolint:gosec // the caller's own program
+	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // Kill and Wait end it, no context
 	cmd.Env = append(append(os.Environ(), s.Env...),
 		envBody+"="+s.Body, envProc+"="+s.Name, envGen+"="+strconv.Itoa(gen), envTick+"="+tick.String())
 	return cmd, nil

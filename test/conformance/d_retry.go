@@ -74,7 +74,7 @@ func c31(e *env) {
 	e.eventually("three attempts", func() bool { return l.n() >= 3 })
 	if e.remembers() {
 		e.drain(s)
-		s = e.start(e.client(), e.sub(dest, "g"), l.handler("one", h), edits...)
+		e.start(e.client(), e.sub(dest, "g"), l.handler("one", h), edits...)
 	}
 	e.eventually("the dead-letter copy", func() bool { return dl.n() == 1 })
 	vs := l.of(m.ID)

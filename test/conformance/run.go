@@ -161,7 +161,6 @@ type runner struct {
 	selected func(id string) bool
 	pending  map[string][]*attemptOf
 	parallel sync.WaitGroup
-	mu       sync.Mutex
 }
 
 // attemptOf is one case on one shape.

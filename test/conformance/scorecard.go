@@ -62,7 +62,8 @@ func ReadScorecard(path string) (Scorecard, error) {
 	if err != nil {
 		return s, err
 	}
-	return s, json.Unmarshal(b, &s)
+	err = json.Unmarshal(b, &s)
+	return s, err
 }
 
 // Merge replaces the run of the same adapter and broker, or adds it.

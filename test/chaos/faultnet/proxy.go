@@ -35,7 +35,7 @@ func Listen(target string) (*Proxy, error) {
 func ListenSOCKS5() (*Proxy, error) { return listen((*Net).socks) }
 
 func listen(serve func(*Net, *net.TCPConn)) (*Proxy, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("faultnet: listen: %w", err)
 	}

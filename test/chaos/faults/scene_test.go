@@ -226,8 +226,7 @@ func (s *scene) drained(limit time.Duration) {
 	s.t.Helper()
 	owed := map[string]bool{}
 	for _, e := range s.lab.History().Events {
-		switch {
-		case e.Op == history.OpPubd && e.Outcome == history.OK:
+		if e.Op == history.OpPubd && e.Outcome == history.OK {
 			owed[e.ID] = true
 		}
 	}

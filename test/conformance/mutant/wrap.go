@@ -21,8 +21,8 @@ type hooks struct {
 }
 
 // mutate returns a Wrap that puts fresh hooks around each driver.
-func mutate(make func() hooks) func(driver.Driver) driver.Driver {
-	return func(d driver.Driver) driver.Driver { return &wrapped{Driver: d, h: make()} }
+func mutate(fresh func() hooks) func(driver.Driver) driver.Driver {
+	return func(d driver.Driver) driver.Driver { return &wrapped{Driver: d, h: fresh()} }
 }
 
 type wrapped struct {

@@ -22,7 +22,6 @@ type load struct {
 	held    map[string]history.Event // by copy, from recv
 	running map[string]int           // ID → handlers
 	n       int                      // handlers running
-	peak    int
 }
 
 type inFlight struct {

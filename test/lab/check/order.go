@@ -292,7 +292,8 @@ func (o *order) waiting(e *history.Event) (*lane, int64, *waiting) {
 	if l == nil {
 		return nil, 0, nil
 	}
-	return l, p.n, l.find(p.n)
+	w := l.find(p.n)
+	return l, p.n, w
 }
 
 func (o *order) Result() Result {

@@ -102,7 +102,6 @@ type partition struct {
 type task struct {
 	m       *message
 	running bool
-	extra   bool // started by a bug, beside the lane
 	part    *partition
 }
 
