@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -305,34 +304,6 @@ func TestLeaseIsExtendedWhileRunningAndWhileQueued(t *testing.T) {
 	}, edit("one", func(p *core.Policy) { p.Concurrency = 1 }))
 }
 
-func TestPanicAndGoexitAreFailedAttempts(t *testing.T) {
-	t.Parallel()
-	f := newFake(driver.Each)
-	n := 0
-	h := func(_ context.Context, d *core.Delivery) error {
-		n++
-		switch n {
-		case 1:
-			panic("boom")
-		case 2:
-			var m map[string]int
-			m["x"] = 1 //nolint:staticcheck // the panic is the point: one of the runtime's own
-		}
-		return nil
-	}
-	bubble(t, f, h, func(*core.Consumer) {
-		f.push(msg("m1", ""))
-		time.Sleep(time.Hour)
-	})
-	if n != 3 {
-		t.Errorf("handled %d times, want 3", n)
-	}
-	final, _ := f.settlements()
-	if len(final) != 1 || final[0].Disposition != driver.Ack {
-		t.Errorf("settled %v", final)
-	}
-}
-
 func TestHandlerPublishesOnlyAfterSuccess(t *testing.T) {
 	t.Parallel()
 	f := newFake(driver.Each)
@@ -426,67 +397,6 @@ func TestHaltStopsWithoutPassingTheMessage(t *testing.T) {
 	})
 }
 
-func TestMessagesIterator(t *testing.T) {
-	t.Parallel()
-	f := newFake(driver.Each)
-	synctest.Test(t, func(t *testing.T) {
-		f.wake = make(chan struct{}, 1)
-		c := client(f)
-		for i := range 5 {
-			f.push(msg(fmt.Sprint("m", i), ""))
-		}
-		var open []*core.Delivery
-		for d, err := range c.Messages(t.Context(), in) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			if open = append(open, d); len(open) == 4 {
-				break
-			}
-			if len(open) == 3 { // out of order, all but the second
-				if err := errors.Join(open[2].Ack(), open[0].Ack()); err != nil {
-					t.Error(err)
-				}
-				if err := open[0].Ack(); !errors.Is(err, core.ErrAlreadySettled) {
-					t.Errorf("second ack: %v", err)
-				}
-			}
-		}
-		final, _ := f.settlements()
-		got := map[driver.Disposition]int{}
-		for _, s := range final {
-			got[s.Disposition]++
-		}
-		if got[driver.Ack] != 2 || got[driver.Return] != 3 {
-			t.Errorf("settled %v, want 2 acks and 3 returns", got)
-		}
-		_ = c.Close(context.Background())
-	})
-}
-
-func TestAckFirstSettlesBeforeTheHandler(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []driver.SettleMode{driver.Each, driver.UpTo} {
-		f := newFake(mode)
-		settledAtStart := -1
-		h := func(context.Context, *core.Delivery) error {
-			final, _ := f.settlements()
-			settledAtStart = len(final)
-			return errors.New("too late")
-		}
-		bubble(t, f, h, func(*core.Consumer) {
-			f.push(msg("m1", ""))
-			time.Sleep(time.Minute)
-		}, edit("ackfirst", func(p *core.Policy) { p.AckFirst = true }))
-		if settledAtStart != 1 {
-			t.Errorf("%v: %d settled when the handler started", mode, settledAtStart)
-		}
-		if final, _ := f.settlements(); len(final) != 1 {
-			t.Errorf("%v: settled %v", mode, final)
-		}
-	}
-}
-
 func TestUnreadableWithoutADeadLetterHalts(t *testing.T) {
 	t.Parallel()
 	f := newFake(driver.UpTo)
@@ -508,43 +418,6 @@ func TestUnreadableWithoutADeadLetterHalts(t *testing.T) {
 		}
 		_ = c.Close(context.Background())
 	})
-}
-
-func TestAckFirstRunsAFailingHandlerOnce(t *testing.T) {
-	t.Parallel()
-	f := newFake(driver.Each)
-	runs := 0
-	bubble(t, f, func(context.Context, *core.Delivery) error { runs++; return errors.New("no") }, func(s *core.Consumer) {
-		f.push(msg("m1", ""))
-		time.Sleep(time.Hour)
-		if st := s.Status(); st.InFlight != 0 || st.Totals.Discarded != 1 {
-			t.Errorf("status %+v", st)
-		}
-	}, edit("ackfirst", func(p *core.Policy) { p.AckFirst = true }))
-	if runs != 1 {
-		t.Errorf("handled %d times, want at most once", runs)
-	}
-}
-
-func TestGoexitInAHandlerIsAFailedAttempt(t *testing.T) {
-	t.Parallel()
-	f := newFake(driver.Each)
-	runs := 0
-	bubble(t, f, func(context.Context, *core.Delivery) error {
-		if runs++; runs == 1 {
-			runtime.Goexit()
-		}
-		return nil
-	}, func(*core.Consumer) {
-		f.push(msg("m1", ""), msg("m2", ""))
-		time.Sleep(time.Hour)
-		if final, _ := f.settlements(); len(final) != 2 {
-			t.Errorf("settled %v", final)
-		}
-	}, edit("one", func(p *core.Policy) { p.Concurrency = 1 }))
-	if runs != 3 {
-		t.Errorf("handled %d times, want 3", runs)
-	}
 }
 
 // TestDrainReturnsByItsDeadline although a handler ignores its context and the broker

@@ -199,6 +199,92 @@ func TestLeaseLostTakesThePartition(t *testing.T) {
 	})
 }
 
+// churn checks order and single ownership over all members of one group.
+type churn struct {
+	d    driver.Driver
+	to   driver.Destination
+	seed uint64
+
+	mu    sync.Mutex
+	done  map[string]int // key → next
+	owner map[string]*core
+	fence map[string]uint64
+	total atomic.Int64
+}
+
+func (c *churn) assigned(t *testing.T, k *core, a driver.Assignment) {
+	c.mu.Lock()
+	if o := c.owner[a.Partition]; o != nil {
+		t.Errorf("partition %s has two owners", a.Partition)
+	}
+	if a.Fence <= c.fence[a.Partition] {
+		t.Errorf("fence of %s went from %d to %d", a.Partition, c.fence[a.Partition], a.Fence)
+	}
+	c.owner[a.Partition], c.fence[a.Partition] = k, a.Fence
+	c.mu.Unlock()
+	k.assigned(a)
+}
+
+func (c *churn) revoke(ctx context.Context, k *core, parts []string) {
+	k.revoke(ctx, parts)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range parts {
+		c.owner[p] = nil
+	}
+}
+
+// settle does so for one delivery, in step with what it checks.
+func (c *churn) settle(t *testing.T, from driver.Consumer, how driver.Disposition, r *driver.Received) {
+	seq, _ := strconv.Atoi(r.ID)
+	c.mu.Lock()
+	err := trySettle(from, how, 0, *r)
+	if err == nil && how == driver.Ack {
+		if c.done[r.Key] != seq {
+			t.Errorf("key %s: %d after %d", r.Key, seq, c.done[r.Key]-1)
+		}
+		c.done[r.Key] = seq + 1
+		c.total.Add(1)
+	}
+	c.mu.Unlock()
+	if err != nil && !errors.Is(err, driver.LeaseLost) && !errors.Is(err, driver.Closed) { // both: not done
+		t.Error(err)
+	}
+}
+
+// member joins the group; it leaves it with stop.
+func (c *churn) member(t *testing.T, n uint64) (stop func()) {
+	rnd := rand.New(rand.NewPCG(c.seed, n))
+	k := &core{}
+	sub := driver.Subscription{From: c.to, Notify: k.notify}
+	sub.Assigned = func(a driver.Assignment) { c.assigned(t, k, a) }
+	sub.Revoke = func(ctx context.Context, parts []string) { c.revoke(ctx, k, parts) }
+	from, err := c.d.Subscribe(t.Context(), sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.check(t) })
+	return pump(t, from, func(got []driver.Received) {
+		blocked := map[string]bool{} // of a partition nothing later once one went back
+		for i := range got {
+			r := &got[i]
+			if !k.admits(r) {
+				continue
+			}
+			how := driver.Ack
+			if blocked[r.Receipt.Partition] {
+				how = driver.Return
+			} else if rnd.IntN(10) == 0 {
+				how = driver.Nack
+			}
+			if how != driver.Ack {
+				blocked[r.Receipt.Partition] = true
+			}
+			c.settle(t, from, how, r)
+		}
+	})
+}
+
 // Order and single ownership, checked over all members while they come and go and
 // messages come back in every way.
 func TestShardOrderUnderChurn(t *testing.T) {
@@ -208,76 +294,8 @@ func TestShardOrderUnderChurn(t *testing.T) {
 	t.Logf("seed %d", seed)
 	to := queue("q").Keyed(partitions)
 	d := open(t, memory.Config{}, to)
-	var (
-		mu    sync.Mutex
-		done  = map[string]int{}
-		owner = map[string]*core{}
-		fence = map[string]uint64{}
-		total atomic.Int64
-	)
-	member := func(n uint64) (stop func()) {
-		rnd := rand.New(rand.NewPCG(seed, n))
-		k := &core{}
-		sub := driver.Subscription{From: to, Notify: k.notify}
-		sub.Assigned = func(a driver.Assignment) {
-			mu.Lock()
-			if o := owner[a.Partition]; o != nil {
-				t.Errorf("partition %s has two owners", a.Partition)
-			}
-			if a.Fence <= fence[a.Partition] {
-				t.Errorf("fence of %s went from %d to %d", a.Partition, fence[a.Partition], a.Fence)
-			}
-			owner[a.Partition], fence[a.Partition] = k, a.Fence
-			mu.Unlock()
-			k.assigned(a)
-		}
-		sub.Revoke = func(ctx context.Context, ps []string) {
-			k.revoke(ctx, ps)
-			mu.Lock()
-			defer mu.Unlock()
-			for _, p := range ps {
-				owner[p] = nil
-			}
-		}
-		c, err := d.Subscribe(t.Context(), sub)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { k.check(t) })
-		return pump(t, c, func(got []driver.Received) {
-			blocked := map[string]bool{} // of a partition nothing later once one went back
-			for i := range got {
-				r := &got[i]
-				if !k.admits(r) {
-					continue
-				}
-				how := driver.Ack
-				if blocked[r.Receipt.Partition] {
-					how = driver.Return
-				} else if rnd.IntN(10) == 0 {
-					how = driver.Nack
-				}
-				if how != driver.Ack {
-					blocked[r.Receipt.Partition] = true
-				}
-				seq, _ := strconv.Atoi(r.ID)
-				mu.Lock()
-				err := trySettle(c, how, 0, *r)
-				if err == nil && how == driver.Ack {
-					if done[r.Key] != seq {
-						t.Errorf("key %s: %d after %d", r.Key, seq, done[r.Key]-1)
-					}
-					done[r.Key] = seq + 1
-					total.Add(1)
-				}
-				mu.Unlock()
-				if err != nil && !errors.Is(err, driver.LeaseLost) && !errors.Is(err, driver.Closed) { // both: not done
-					t.Error(err)
-				}
-			}
-		})
-	}
-	stops := []func(){member(0), member(1)}
+	c := &churn{d: d, to: to, seed: seed, done: map[string]int{}, owner: map[string]*core{}, fence: map[string]uint64{}}
+	stops := []func(){c.member(t, 0), c.member(t, 1)}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := range perKey {
@@ -299,10 +317,10 @@ func TestShardOrderUnderChurn(t *testing.T) {
 			stops = slices.Delete(stops, i, i+1)
 			continue
 		}
-		stops = append(stops, member(n))
+		stops = append(stops, c.member(t, n))
 	}
 	wg.Wait()
-	eventually(t, "all messages are done", func() bool { return total.Load() == keys*perKey })
+	eventually(t, "all messages are done", func() bool { return c.total.Load() == keys*perKey })
 	for _, stop := range stops {
 		stop()
 	}
