@@ -119,6 +119,12 @@ func delivering() []Mutant {
 			}
 			return kept
 		}))},
+	}
+}
+
+// buffering are the mutants of demand and of what an adapter holds back.
+func buffering() []Mutant {
+	return []Mutant{
 		{"over-demand", "returns more than was asked for", []string{"C12", "C47", "C48", "C49"}, mutate(func() hooks { return hooks{receive: greedy} })},
 		{"receive-ignores-cancel", "does not end a Receive whose context ended", []string{"C50", "C57", "C18"}, mutate(func() hooks { return hooks{receive: deaf} })},
 		{"reconnect-drops-buffer", "settles what it had fetched when it reconnects", []string{"C09", "C12", "C54"}, mutate(func() hooks { return hooks{receive: forgetful} })},

@@ -18,7 +18,7 @@ type Mutant struct {
 // and of capabilities.
 func All() []Mutant {
 	var all []Mutant
-	for _, part := range [][]Mutant{settling(), delivering(), publishing(), owning(), claiming()} {
+	for _, part := range [][]Mutant{settling(), delivering(), buffering(), publishing(), rewriting(), owning(), closing(), claiming()} {
 		all = append(all, part...)
 	}
 	return all

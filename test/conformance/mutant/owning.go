@@ -81,6 +81,12 @@ func owning() []Mutant {
 		{"verify-creates", "creates what it should only verify", []string{"C61"}, mutate(func() hooks {
 			return hooks{admin: func(a driver.Admin) driver.Admin { return eagerAdmin{a} }}
 		})},
+	}
+}
+
+// closing are the mutants of Close and of outages.
+func closing() []Mutant {
+	return []Mutant{
 		{"close-hangs", "does not return from Close in time", []string{"C18", "C59"}, mutate(func() hooks {
 			return hooks{closeIt: func(ctx context.Context, c *consumer) error {
 				time.Sleep(14 * time.Second)

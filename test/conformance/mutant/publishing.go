@@ -77,6 +77,12 @@ func publishing() []Mutant {
 				},
 			}
 		})},
+	}
+}
+
+// rewriting are the mutants that store something else than they were given.
+func rewriting() []Mutant {
+	return []Mutant{
 		{"header-case-folded", "sends header keys in lower case", []string{"C02"}, mutate(onPublish(func(_ int, m *driver.Message) bool {
 			out := make([]driver.Header, len(m.Headers))
 			for i, h := range m.Headers {
