@@ -14,7 +14,9 @@ type Handler func(ctx context.Context, d *Delivery) error
 
 // Codec turns values into bodies and back.
 type Codec[T any] interface {
+	// Marshal returns the body of v; its error fails the publish before anything is sent.
 	Marshal(v T) ([]byte, error)
+	// Unmarshal fills v; its error is that of a body that no further attempt makes readable.
 	Unmarshal(body []byte, v *T) error
 }
 

@@ -11,45 +11,58 @@ import (
 
 // Manifest is what a client runs, as plain JSON and without secrets.
 type Manifest struct {
-	Broker        string                 `json:"broker"`
-	Prefix        string                 `json:"prefix,omitempty"`
-	Provision     string                 `json:"provision"`
+	// Broker is Options.Broker, Prefix what every name begins with, Provision the mode in words.
+	Broker    string `json:"broker"`
+	Prefix    string `json:"prefix,omitempty"`
+	Provision string `json:"provision"`
+	// Subscriptions run now, by name. Publishers are what has been published to so far.
 	Subscriptions []SubscriptionManifest `json:"subscriptions"`
 	Publishers    []DestinationManifest  `json:"publishers"`
 }
 
 // DestinationManifest is one destination the client has published to.
 type DestinationManifest struct {
-	Shape        string       `json:"shape"`
-	Name         string       `json:"name"`
-	Partitions   int          `json:"partitions,omitempty"`
+	// Shape is queue, topic or stream; Name is without the prefix; Partitions 0 = not keyed.
+	Shape      string `json:"shape"`
+	Name       string `json:"name"`
+	Partitions int    `json:"partitions,omitempty"`
+	// Capabilities tells for each need how the destination meets it.
 	Capabilities []Resolution `json:"capabilities"`
 }
 
 // SubscriptionManifest is one subscription with its whole policy.
 type SubscriptionManifest struct {
-	Name             string        `json:"name"`
-	Shape            string        `json:"shape"`
-	From             string        `json:"from"`
-	Partitions       int           `json:"partitions,omitempty"`
-	Group            string        `json:"group,omitempty"`
-	Order            string        `json:"order"`
-	Settle           string        `json:"settle"`
-	MaxInFlight      int           `json:"max_in_flight"`
-	MaxInFlightBytes int64         `json:"max_in_flight_bytes"`
-	Concurrency      int           `json:"concurrency"`
-	Retry            RetryPolicy   `json:"retry"`
-	DeadLetter       string        `json:"dead_letter,omitempty"`
-	NativeDeadLetter bool          `json:"native_dead_letter,omitempty"`
-	Exhausted        string        `json:"exhausted"`
-	Timeout          time.Duration `json:"timeout_ns,omitempty"`
-	DrainTimeout     time.Duration `json:"drain_timeout_ns"`
-	AckFirst         bool          `json:"ack_first,omitempty"`
-	Layers           []string      `json:"layers"`
-	Chain            []string      `json:"chain"`
-	Require          []Need        `json:"require,omitempty"`
-	Missing          []Need        `json:"missing,omitempty"` // preferred and not there
-	Capabilities     []Resolution  `json:"capabilities"`
+	// Name identifies it in logs and metrics; Shape, From, Partitions and Group are its source.
+	Name       string `json:"name"`
+	Shape      string `json:"shape"`
+	From       string `json:"from"`
+	Partitions int    `json:"partitions,omitempty"`
+	Group      string `json:"group,omitempty"`
+	// Order is that of the policy, Settle that of the broker: each, or up to a position.
+	Order  string `json:"order"`
+	Settle string `json:"settle"`
+	// MaxInFlight in messages and MaxInFlightBytes bound what is unsettled, Concurrency what is being handled.
+	MaxInFlight      int   `json:"max_in_flight"`
+	MaxInFlightBytes int64 `json:"max_in_flight_bytes"`
+	Concurrency      int   `json:"concurrency"`
+	// Retry, DeadLetter, NativeDeadLetter and Exhausted say what becomes of a failure; see Policy.
+	Retry            RetryPolicy `json:"retry"`
+	DeadLetter       string      `json:"dead_letter,omitempty"`
+	NativeDeadLetter bool        `json:"native_dead_letter,omitempty"`
+	Exhausted        string      `json:"exhausted"`
+	// Timeout is per attempt, 0 = none; DrainTimeout bounds the stop. Both in nanoseconds.
+	Timeout      time.Duration `json:"timeout_ns,omitempty"`
+	DrainTimeout time.Duration `json:"drain_timeout_ns"`
+	// AckFirst: settled before the handler runs, at most once.
+	AckFirst bool `json:"ack_first,omitempty"`
+	// Layers are the layers by name, in the order listed; Chain is the way of a message, step by step.
+	Layers []string `json:"layers"`
+	Chain  []string `json:"chain"`
+	// Require is what Start has insisted on.
+	Require []Need `json:"require,omitempty"`
+	Missing []Need `json:"missing,omitempty"` // preferred and not there
+	// Capabilities tells for each need how the source meets it.
+	Capabilities []Resolution `json:"capabilities"`
 }
 
 // Describe returns the manifest of what runs now.

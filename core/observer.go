@@ -19,30 +19,38 @@ type Observer interface {
 
 // PublishInfo describes one Publish call.
 type PublishInfo struct {
+	// To is where the Messages, a count, were to go.
 	To       Destination
 	Messages int
 	Failed   int // Indeterminate ones included
+	// Duration includes waiting for confirmation; Err is what Publish returned.
 	Duration time.Duration
 	Err      error
 }
 
 // AttemptInfo describes one run of a handler.
 type AttemptInfo struct {
+	// Subscription is its name.
 	Subscription string
-	Started      time.Time
-	Duration     time.Duration
-	Queued       time.Duration // from receipt to start
-	Err          error
-	Outcome      string // ack, retry, dead-letter, return, halt, discard, revoked
+	// Started and Duration are those of the run.
+	Started  time.Time
+	Duration time.Duration
+	Queued   time.Duration // from receipt to start
+	// Err is what the handler returned, or made of its panic.
+	Err     error
+	Outcome string // ack, retry, dead-letter, return, halt, discard, revoked
 }
 
 // SettleInfo describes one Settle call.
 type SettleInfo struct {
+	// Subscription is its name.
 	Subscription string
-	Entries      int
-	Failed       int
-	Duration     time.Duration
-	Err          error
+	// Entries were in the call, of which the broker did not take Failed.
+	Entries int
+	Failed  int
+	// Duration is of the broker's call; Err is its error, nil when all was settled.
+	Duration time.Duration
+	Err      error
 }
 
 // SignalKind names an operational event.
@@ -65,10 +73,15 @@ const (
 
 // Signal is an operational event.
 type Signal struct {
+	// Subscription is its name.
 	Subscription string
-	Kind         SignalKind
-	Partition    string
-	ID           string
-	Count        int
-	Err          error
+	// Kind is what happened.
+	Kind SignalKind
+	// Partition and ID tell where and to which message; "" when it is about several.
+	Partition string
+	ID        string
+	// Count is how many messages, partitions or failed tries in a row it is about.
+	Count int
+	// Err is the cause, nil where there is none.
+	Err error
 }

@@ -84,15 +84,20 @@ const (
 // Wrapper is a handler wrapper of a Layer. Wrappers run by Stage, then by Name,
 // whatever the order of listing.
 type Wrapper struct {
-	Name  string
+	// Name is shown in the chain of the manifest.
+	Name string
+	// Stage is the place in the chain.
 	Stage Stage
-	Wrap  func(Handler) Handler
+	// Wrap is called once, at start; the Handler it returns runs for every attempt.
+	Wrap func(Handler) Handler
 }
 
 // Layer edits the policy of a subscription. The same Name twice is refused at
 // start. An error from Edit is returned by Start.
 type Layer struct {
+	// Name is shown in the manifest.
 	Name string
+	// Edit changes the policy before the subscription starts.
 	Edit func(*Policy) error
 }
 

@@ -25,6 +25,7 @@ func (s Support) MarshalText() ([]byte, error) { return []byte(s.String()), nil 
 
 // Resolution is how one need is met at one destination.
 type Resolution struct {
+	// Need is what is asked for, Support how it is met.
 	Need    Need    `json:"need"`
 	Support Support `json:"support"`
 	// Cost of an emulation, in words.

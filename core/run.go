@@ -8,9 +8,11 @@ import (
 
 // Binding is one subscription of a service with its handler and layers.
 type Binding struct {
+	// Subscription is where the messages come from, Handler what is done with each.
 	Subscription Subscription
 	Handler      Handler
-	Layers       []Layer
+	// Layers edit the policy, as in Client.Start.
+	Layers []Layer
 }
 
 // Run starts the subscriptions of a service together and drains them together: when

@@ -8,10 +8,14 @@ import (
 
 // Status is a snapshot of a Consumer.
 type Status struct {
+	// Name is the subscription's.
 	Name  string `json:"name"`
 	State string `json:"state"` // starting, running, paused, draining, stopped, failed
+	// Error is why it has failed.
 	Error string `json:"error,omitempty"`
 
+	// InFlight and InFlightBytes are received and not settled; Limit is the bound on
+	// InFlight, Running how many handlers are at work, Queued how many messages wait for one.
 	InFlight      int   `json:"in_flight"`
 	InFlightBytes int64 `json:"in_flight_bytes"`
 	Limit         int   `json:"limit"`
@@ -25,18 +29,22 @@ type Status struct {
 	// LastReceive is when the last Receive call returned.
 	LastReceive time.Time `json:"last_receive"`
 
+	// Partitions are the open assignments, by name; Totals counts since the start.
 	Partitions []PartitionStatus `json:"partitions"`
 	Totals     counts            `json:"totals"`
 }
 
 // PartitionStatus is a snapshot of one assignment.
 type PartitionStatus struct {
+	// Partition, Epoch and Fence are those of the Assignment.
 	Partition string `json:"partition"`
 	Epoch     uint64 `json:"epoch"`
 	Fence     uint64 `json:"fence,omitempty"`
-	InFlight  int    `json:"in_flight"`
-	Span      int    `json:"span,omitempty"` // from the first unfinished message to the last received one
-	Paused    bool   `json:"paused,omitempty"`
+	// InFlight is received and not settled.
+	InFlight int `json:"in_flight"`
+	Span     int `json:"span,omitempty"` // from the first unfinished message to the last received one
+	// Paused: its Span is too long, and nothing new is asked for until it has shrunk.
+	Paused bool `json:"paused,omitempty"`
 }
 
 // Status returns a snapshot.
@@ -68,9 +76,11 @@ func (s *Consumer) Status() Status {
 
 // Health tells whether publishing and consuming can progress.
 type Health struct {
+	// Ready: there are no Reasons against it.
 	Ready bool `json:"ready"`
 	// Reasons say why not.
-	Reasons       []string `json:"reasons,omitempty"`
+	Reasons []string `json:"reasons,omitempty"`
+	// Subscriptions are all that run, by name.
 	Subscriptions []Status `json:"subscriptions"`
 }
 

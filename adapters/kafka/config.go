@@ -74,8 +74,9 @@ const (
 type SASL struct {
 	// Mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. "" = PLAIN.
 	Mechanism string `yaml:"mechanism"`
-	User      string `yaml:"user"`
-	Password  string `yaml:"password"`
+	// User and Password: neither may be empty.
+	User     string `yaml:"user"`
+	Password string `yaml:"password"`
 }
 
 // String tells mechanism and user.

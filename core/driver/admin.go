@@ -27,19 +27,28 @@ type Resource struct {
 
 // Change is one difference between what is wanted and what exists.
 type Change struct {
+	// Subject is what differs ("topic orders"), Field the property, Have and Want its values
+	// in words; Field "exists" is the whole thing.
 	Subject, Field, Have, Want string
-	Done                       bool
+	// Done: Apply has made the change; false in the modes that only look.
+	Done bool
 }
 
 // Stats of a destination or group. -1: the broker does not say.
 type Stats struct {
+	// Ready may be received now, InFlight is out and unsettled, Delayed comes later, Lag is
+	// what the group has still to settle. All in messages.
 	Ready, InFlight, Delayed, Lag int64
-	Oldest                        time.Duration
-	Partitions                    map[string]Stats
+	// Oldest is the age of the oldest message counted.
+	Oldest time.Duration
+	// Partitions holds the same by partition; nil where there is none or the broker does not say.
+	Partitions map[string]Stats
 }
 
 // Finding is one observation of Inspect.
 type Finding struct {
+	// Rule is the identifier of the check, Subject what it looked at, Seen and Wanted the
+	// setting in words, Fix what to do about it.
 	Rule, Subject, Seen, Wanted, Fix string
 	// Inspected false: the setting could not be read; the finding is a guess.
 	Inspected bool

@@ -34,8 +34,10 @@ func (o OrderScope) String() string { return name(o+1, "none", "per key", "per p
 // Capabilities of one destination. Comparable. A zero duration or size = not
 // there.
 type Capabilities struct {
+	// Settle: whether each message is settled, or a position.
 	Settle SettleMode
-	Order  OrderScope
+	// Order is what the broker keeps; it promises nothing across partitions.
+	Order OrderScope
 	// Durable: a confirmed message survives a restart of the broker.
 	Durable bool
 	// Replay: any Start, any Seek.

@@ -40,7 +40,8 @@ func (c Class) Error() string { return "varal: " + c.String() }
 // errors.As reaches it.
 type Error struct {
 	// Op is what was tried, for example "publish queue tickets".
-	Op    string
+	Op string
+	// Class tells the caller what helps: to try again, to look, to change something.
 	Class Class
 	// After is the broker's throttle hint; 0 = none.
 	After time.Duration
@@ -88,7 +89,7 @@ func ClassOf(err error) Class {
 	return 0
 }
 
-// BatchError is the result of a batch, index by index; nil = done.
+// BatchError is the result of a batch: Errs[i] is that of message i, nil = done.
 type BatchError struct{ Errs []error }
 
 // Error counts the failures and quotes the first.

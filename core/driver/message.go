@@ -87,7 +87,7 @@ type Message struct {
 	Priority int
 }
 
-// Header is one header field. Value may hold any bytes.
+// Header is one header field. Key is case-sensitive; Value may hold any bytes.
 type Header struct{ Key, Value string }
 
 // Header returns the first value of key and whether there is one.
@@ -177,10 +177,12 @@ type Received struct {
 // Receipt names one delivery. Core reads Partition and Epoch, the rest is the
 // adapter's.
 type Receipt struct {
+	// Partition and Epoch name the Assignment it came under.
 	Partition string
 	Epoch     uint64
-	Seq, Aux  int64
-	ID        string
+	// Seq, Aux and ID are whatever the adapter finds the delivery by.
+	Seq, Aux int64
+	ID       string
 	// Ref holds pointers only: a string or number in it allocates per message.
 	Ref any
 }
@@ -205,7 +207,9 @@ func (d Disposition) String() string {
 // Settlement ends (or extends) one delivery. For SettleMode UpTo an Ack covers
 // everything of the partition up to and including the receipt.
 type Settlement struct {
-	Receipt     Receipt
+	// Receipt is the one that came with the delivery, unchanged.
+	Receipt Receipt
+	// Disposition must be one of the five; the zero value is refused.
 	Disposition Disposition
 	// Delay of a Nack: not before, at most Capabilities.NackDelay. Of an Extend:
 	// the lease from now; 0 = as long as Deadline told.

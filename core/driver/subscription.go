@@ -24,17 +24,21 @@ func (k PositionKind) String() string {
 
 // Position is a place in a log. The zero Position is Default.
 type Position struct {
+	// Kind decides which of the other fields count.
 	Kind PositionKind
 	// Partition "" = each.
 	Partition string
-	Offset    int64
-	ID        string
-	Time      time.Time
+	// Offset or ID (where the broker names places by text) is the message of an At; Time is
+	// the instant of a Since.
+	Offset int64
+	ID     string
+	Time   time.Time
 }
 
 // Subscription is what core asks of an adapter. An adapter holds no lock while it
 // calls Assigned, Revoke or Notify.
 type Subscription struct {
+	// From is the source.
 	From Destination
 	// Group. Queue: a label, all its consumers are one group. Topic: required.
 	// Stream: "" = no group, nothing is committed.
@@ -69,6 +73,7 @@ type Subscription struct {
 // only while Receipt.Epoch is the open Epoch of Receipt.Partition, and drops it
 // otherwise: it was neither settled nor committed, so the next owner gets it.
 type Assignment struct {
+	// Partition is "" where the broker has none.
 	Partition string
 	// Epoch is > 0 and never reused within a Consumer.
 	Epoch uint64
@@ -101,7 +106,10 @@ func (k EventKind) String() string {
 
 // Event is news about a connection or subscription.
 type Event struct {
-	Kind      EventKind
+	// Kind is what happened.
+	Kind EventKind
+	// Partition is "" when the event is about the connection.
 	Partition string
-	Err       error
+	// Err is the cause, nil where there is none.
+	Err error
 }

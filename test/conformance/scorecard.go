@@ -13,6 +13,7 @@ import (
 
 // Scorecard is the record of runs: what README tables are generated from.
 type Scorecard struct {
+	// Runs, one for each adapter and broker; Mutants, of the suite itself.
 	Runs    []RunResult    `json:"runs"`
 	Mutants []MutantResult `json:"mutants,omitempty"`
 	// Unproven cases have caught no mutant.
@@ -21,15 +22,18 @@ type Scorecard struct {
 
 // RunResult is one run of the suite.
 type RunResult struct {
+	// Adapter and Broker are Harness.Name and Harness.Broker.
 	Adapter string `json:"adapter"`
 	Broker  string `json:"broker"`
 	// Real: a broker of its own, not a fake inside the test process.
-	Real  bool         `json:"real"`
+	Real bool `json:"real"`
+	// Cases are in the order of the suite.
 	Cases []CaseResult `json:"cases"`
 }
 
 // CaseResult is the outcome of one case over all its shapes.
 type CaseResult struct {
+	// ID names the case; Outcome is the worst of its shapes.
 	ID      string  `json:"id"`
 	Outcome Outcome `json:"outcome"`
 	// Reason of an outcome that is not pass.
@@ -48,6 +52,7 @@ func (r CaseResult) Log() string { return r.log }
 
 // MutantResult tells which cases caught an adapter that is broken on purpose.
 type MutantResult struct {
+	// ID names the mutant, CaughtBy the cases that failed on it.
 	ID       string   `json:"id"`
 	CaughtBy []string `json:"caught_by"`
 }

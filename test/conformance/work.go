@@ -19,15 +19,17 @@ import (
 // Job is what a process of its own does, so that it can be killed and frozen.
 type Job struct {
 	// Role: "publish" sends Count messages one by one; "consume" handles messages.
-	Role  string
+	Role string
+	// On is the destination of either role; Group and Start are for consume.
 	On    driver.Destination
 	Group string
 	Start driver.Position
-	// IDs of what to publish, and the key of all.
+	// IDs of what to publish, and the Key of all.
 	IDs []string
 	Key string
 	// Hold is how long the handler takes; negative = for ever.
-	Hold        time.Duration
+	Hold time.Duration
+	// Concurrency, MaxInFlight and ByKey (the order) are the policy of a consumer.
 	Concurrency int
 	MaxInFlight int
 	ByKey       bool
@@ -38,10 +40,12 @@ type Event struct {
 	// Kind: ready (the subscription runs), start and done (of a handler), ok and failed
 	// (of a publish), signal (the engine's, its name in Text), error.
 	Kind string
+	// ID and Key are the message's; Text is an error or a signal's name.
 	ID   string `json:",omitempty"`
 	Key  string `json:",omitempty"`
 	Text string `json:",omitempty"`
-	At   time.Time
+	// At is the clock of the process that reports.
+	At time.Time
 }
 
 // Work does a job until ctx ends. A process started for Harness.Spawn calls it with a
