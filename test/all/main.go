@@ -66,7 +66,7 @@ func stages() []stage {
 		{"build", "compile everything, for Linux, Windows and macOS", (*session).build},
 		{"vet", "go vet", (*session).vet},
 		{"tidy", "go.mod and go.sum hold what is needed and no more", (*session).tidy},
-		{"imports", "who may import whom, compose file, go.mod", (*session).imports},
+		{"imports", "who may import whom, sizes, doc comments, compose file, go.mod", (*session).imports},
 		{"lint", "golangci-lint " + lintVersion, (*session).lint},
 		{"brokers", "bring the real brokers up", (*session).brokers},
 		{"unit", "every test, with the race detector", (*session).unit},

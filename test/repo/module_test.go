@@ -1,4 +1,5 @@
-// Package repo_test holds the rules about the repository itself: who may import whom,
+// Package repo_test holds the rules about the repository itself: who may import whom, how
+// long files and functions may be, what must have a doc comment,
 // what go.mod and docker-compose.yml may say.
 package repo_test
 
