@@ -1,6 +1,6 @@
 // Package repo_test holds the rules about the repository itself: who may import whom, how
-// long files and functions may be, what must have a doc comment,
-// what go.mod and docker-compose.yml may say.
+// long files and functions may be, what must have a doc comment, what go.mod and
+// docker-compose.yml may say.
 package repo_test
 
 import (

@@ -128,23 +128,26 @@ func TestCheckersFindWhatTheyForbid(t *testing.T) {
 			t.Errorf("%s: %q, want %d complaints", c.name, got, c.want)
 		}
 	}
-	for src, want := range map[string]int{
-		"func F() {}":                 1,
-		"// F is.\nfunc F() {}":       0,
-		"//go:noinline\nfunc F() {}":  1,
-		"func f() {}":                 0,
-		"type t int\nfunc (t) M() {}": 0,
-		"// T is.\ntype T[P any] int\n\nfunc (*T[P]) M() {}":                            1,
-		"// Those.\nconst (\n\tA = 1\n\tB = 2\n)":                                       0,
-		"const (\n\tA = 1 // one\n\tB = 2\n)":                                           1,
-		"var V int":                                                                     1,
-		"type T struct{ f int }":                                                        1,
-		"// T has A and B.\ntype T struct{ A, B, C int }":                               1,
-		"// T is.\ntype T struct {\n\t// A or B is it.\n\tA int\n\tB int\n\n\tC int\n}": 1,
-		"// I is.\ntype I interface{ M() }":                                             1,
+	for _, c := range []struct {
+		src  string
+		want int
+	}{
+		{"func F() {}", 1},
+		{"// F is.\nfunc F() {}", 0},
+		{"//go:noinline\nfunc F() {}", 1},
+		{"func f() {}", 0},
+		{"type t int\nfunc (t) M() {}", 0},
+		{"// T is.\ntype T[P any] int\n\nfunc (*T[P]) M() {}", 1},
+		{"// Those.\nconst (\n\tA = 1\n\tB = 2\n)", 0},
+		{"const (\n\tA = 1 // one\n\tB = 2\n)", 1},
+		{"var V int", 1},
+		{"type T struct{ f int }", 1},
+		{"// T has A and B.\ntype T struct{ A, B, C int }", 1},
+		{"// T is.\ntype T struct {\n\t// A or B is it.\n\tA int\n\tB int\n\n\tC int\n}", 1},
+		{"// I is.\ntype I interface{ M() }", 1},
 	} {
-		if got := parse(t, "p/p.go", "package p\n\n"+src+"\n").undocumented(); len(got) != want {
-			t.Errorf("%s\n%q, want %d complaints", src, got, want)
+		if got := parse(t, "p/p.go", "package p\n\n"+c.src+"\n").undocumented(); len(got) != c.want {
+			t.Errorf("%s\n%q, want %d complaints", c.src, got, c.want)
 		}
 	}
 }
