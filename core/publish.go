@@ -47,12 +47,12 @@ func (c *Client) Publish(ctx context.Context, to Destination, msgs ...*Message) 
 // publish is Publish without its bookkeeping; foreign tells that the messages come
 // from the application, whose headers are checked.
 func (c *Client) publish(ctx context.Context, to Destination, msgs []*Message, foreign bool) error {
-	b := &batch{c: c, to: c.prefixed(to), label: to, n: len(msgs)}
+	b := &batch{c: c, to: c.prefixed(to), label: to, n: len(msgs), now: time.Now()}
 	if err := b.checkCall(ctx); err != nil {
 		return err
 	}
 	if _, ok := ctx.Deadline(); !ok {
-		bounded := withTimeout(ctx, c.o.PublishTimeout)
+		bounded := withDeadline(ctx, b.now.Add(c.o.PublishTimeout))
 		defer bounded.release()
 		ctx = bounded
 	}
@@ -73,6 +73,7 @@ type batch struct {
 	to    Destination // as the broker knows it
 	label Destination // as the application calls it
 	n     int
+	now   time.Time // of the call
 	caps  Capabilities
 	wire  []*Message // what goes out: copies, so that the caller's struct stays its own
 	at    []int      // index in the call of each wire message; nil = the same
@@ -113,7 +114,6 @@ func (b *batch) prepare(msgs []*Message, foreign bool) {
 		b.wire = make([]*Message, 0, len(msgs))
 	}
 	var ids string
-	now := time.Time{}
 	for i, m := range msgs {
 		if err := b.check(m, foreign); err != nil {
 			b.fail(i, err)
@@ -126,14 +126,11 @@ func (b *batch) prepare(msgs []*Message, foreign bool) {
 			m.ID, ids = ids[:idLen], ids[idLen:]
 		}
 		if m.Time.IsZero() {
-			if now.IsZero() {
-				now = time.Now()
-			}
-			m.Time = now
+			m.Time = b.now
 		}
 		slab[i] = *m
 		if slab[i].Delay > b.caps.Delay && b.caps.Delay > 0 {
-			hop(&slab[i], time.Now(), b.caps.Delay)
+			hop(&slab[i], b.now, b.caps.Delay)
 		}
 		b.wire = append(b.wire, &slab[i])
 		if b.at != nil {
