@@ -75,6 +75,9 @@ func c28(e *env) {
 	e.publish(cl, l, dest, m)
 	const long = 300 * time.Millisecond
 	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: "g", Start: e.sub(dest, "g").Start, Hold: long, Concurrency: 1, MaxInFlight: 64})
+	if p.Freeze == nil {
+		e.notExercised("Process.Freeze is nil: this system freezes no process")
+	}
 	e.eventually("the delivery in the child", func() bool { return len(p.of("start")) > 0 })
 	p.Freeze()
 	frozen := time.Now()

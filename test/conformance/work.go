@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os/exec"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -139,6 +138,7 @@ func WorkMain(ctx context.Context, d driver.Driver, in io.Reader, out io.Writer)
 // Process is a running job.
 type Process struct {
 	// Kill ends it without a chance to say goodbye, Freeze stops it, Thaw lets it go on.
+	// Freeze and Thaw are nil where the system cannot do that to another process.
 	Kill, Freeze, Thaw func()
 
 	mu     sync.Mutex
@@ -185,8 +185,8 @@ func SpawnCommand(t testing.TB, cmd *exec.Cmd, job Job) *Process {
 		t.Fatal(err)
 	}
 	p := &Process{}
-	signal := func(s syscall.Signal) func() { return func() { _ = cmd.Process.Signal(s) } }
-	p.Kill, p.Freeze, p.Thaw = signal(syscall.SIGKILL), signal(syscall.SIGSTOP), signal(syscall.SIGCONT)
+	p.Kill = func() { _ = cmd.Process.Kill() }
+	p.Freeze, p.Thaw = freezer(cmd.Process)
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -199,7 +199,9 @@ func SpawnCommand(t testing.TB, cmd *exec.Cmd, job Job) *Process {
 		}
 	}()
 	t.Cleanup(func() {
-		p.Thaw()
+		if p.Thaw != nil {
+			p.Thaw()
+		}
 		p.Kill()
 		<-read
 		_ = cmd.Wait()
