@@ -97,7 +97,15 @@ func (s *Consumer) closeLocked(a *assignment) {
 		return
 	}
 	s.dropUnstarted(a)
+	for _, f := range a.acking { // their commit will not be sent
+		s.drop(f)
+	}
+	a.acking, a.covers = nil, 0
 	a.closed = true
+	if a.paused { // the Receive under way must not go on leaving out this partition's next epoch
+		a.paused = false
+		s.redemand()
+	}
 }
 
 // dropUnstarted discards what has been received from a and has not started. It is
@@ -152,7 +160,7 @@ func (s *Consumer) awaitRunning(ctx context.Context, closing []*assignment) {
 	for _, a := range closing {
 		for {
 			s.mu.Lock()
-			if a.running == 0 {
+			if a.running == 0 || s.abandoned {
 				s.mu.Unlock()
 				break
 			}

@@ -8,8 +8,9 @@ import (
 
 // attempt is one run of a handler.
 type attempt struct {
-	d   Delivery
-	ctx attemptCtx
+	d      Delivery
+	ctx    attemptCtx
+	cancel context.CancelFunc // of its timeout; nil = none
 }
 
 // end cancels an attempt and refuses later decisions of its handler.

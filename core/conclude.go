@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -92,6 +91,10 @@ func (s *Consumer) failed(f *flight, v verdict, after time.Duration, err error) 
 	now := time.Now()
 	s.counts.Failed++
 	f.cause, f.last = err, now
+	_, panicked := errors.AsType[*panicError](err)
+	if !panicked {
+		f.stack = nil // of an earlier attempt: the record would show it beside another error
+	}
 	if f.first.IsZero() {
 		f.first = now
 	}
@@ -105,7 +108,7 @@ func (s *Consumer) failed(f *flight, v verdict, after time.Duration, err error) 
 	case r.Attempts > 0 && attempt >= r.Attempts,
 		r.MaxElapsed > 0 && now.Add(wait).Sub(f.first) > r.MaxElapsed:
 		f.reason = reasonExhausted
-		if _, ok := errors.AsType[*panicError](err); ok {
+		if panicked {
 			f.reason = reasonPanic
 		}
 	default:
@@ -120,7 +123,7 @@ func (s *Consumer) failed(f *flight, v verdict, after time.Duration, err error) 
 // broker counts the attempt and a restart keeps the count; the delay is the broker's
 // where it has one and is waited here where it has not.
 func (s *Consumer) retry(f *flight, wait time.Duration) {
-	counted := s.caps.Settle == driver.Each && s.p.Order != ByKey && s.caps.Counts
+	counted := s.brokerCounts()
 	switch {
 	case f.asg.drain && s.caps.Settle == driver.UpTo, f.asg.drain && s.p.Order == ByKey:
 		s.abandon(f) // the next owner tries, in order
@@ -135,6 +138,13 @@ func (s *Consumer) retry(f *flight, wait time.Duration) {
 		f.phase = phaseHandle
 		s.wait(f, wait)
 	}
+}
+
+// brokerCounts reports whether failed attempts go back to the broker, which counts them.
+// MaxElapsed needs the time of the first failure, which no broker tells: those messages
+// are held here.
+func (s *Consumer) brokerCounts() bool {
+	return s.caps.Settle == driver.Each && s.p.Order != ByKey && s.caps.Counts && s.p.Retry.MaxElapsed == 0
 }
 
 // abandon lets a flight go without a word to the broker, whose next owner reads it
@@ -188,7 +198,7 @@ func (s *Consumer) exhausted(f *flight) string {
 		s.counts.DeadLettered++
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.cause})
 		return "dead-letter"
-	case f.acked:
+	case f.acked && s.p.Exhausted != ExhaustedHalt:
 		// Settled before it ran: there is nothing left to give back. At most once, by
 		// the name of the layer.
 		s.counts.Discarded++
@@ -220,7 +230,7 @@ func (s *Consumer) exhausted(f *flight) string {
 func (s *Consumer) emit(f *flight) error {
 	for len(f.emit) > 0 {
 		e := &f.emit[0]
-		if err := s.c.publish(s.publishCtx(), e.to, e.msgs, true); err != nil {
+		if err := s.c.publish(s.pctx, e.to, e.msgs, true); err != nil {
 			e.msgs = unsent(e.msgs, err)
 			return err
 		}
@@ -238,10 +248,6 @@ func unsent(msgs []*Message, err error) (out []*Message) {
 	}
 	return out
 }
-
-// publishCtx is the context of the engine's own publishes: it outlives the handler's,
-// so that a drain lets them end, and is bounded by Options.PublishTimeout.
-func (s *Consumer) publishCtx() context.Context { return context.WithoutCancel(s.hctx) }
 
 // emitted acks after a confirmed emit. A failed one is tried again by itself: the
 // handler has succeeded and does not run again for it.

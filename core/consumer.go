@@ -32,6 +32,8 @@ type Consumer struct {
 
 	hctx    context.Context //nolint:containedctx // life of the handlers, ended by the supervisor
 	hcancel context.CancelCauseFunc
+	pctx    context.Context //nolint:containedctx // life of the engine's own publishes: a little longer
+	pcancel context.CancelFunc
 	hurried context.Context //nolint:containedctx // ends when a Drain ran out of time
 	hurry   context.CancelFunc
 	stop    chan struct{} // closed by the first Drain or failure
@@ -64,6 +66,7 @@ type Consumer struct {
 	waking     bool // a worker is on its way to the queue
 	paused     bool
 	draining   bool // starts nothing more
+	abandoned  bool // what still runs is not waited for
 	stopped    bool // workers end
 	stopping   bool // stop is closed
 	cancelRcv  context.CancelFunc
@@ -145,6 +148,7 @@ func (c *Client) plan(sub Subscription, h Handler, layers []Layer) (*Consumer, e
 
 func (s *Consumer) init() {
 	s.hctx, s.hcancel = context.WithCancelCause(context.Background())
+	s.pctx, s.pcancel = context.WithCancel(context.Background())
 	s.hurried, s.hurry = context.WithCancel(context.Background())
 	s.stop, s.done = make(chan struct{}), make(chan struct{})
 	s.settleEnd, s.clockEnd = make(chan struct{}), make(chan struct{})
@@ -269,6 +273,7 @@ func (s *Consumer) SetLimit(maxInFlight int) {
 	s.change(func() {
 		s.budget.MaxRecords = max(maxInFlight, 1)
 		s.work.Broadcast()
+		s.wakeWorker() // none may be parked: those that work now were all that the old limit let start
 	})
 }
 

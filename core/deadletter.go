@@ -22,12 +22,12 @@ func (s *Consumer) deadLetter(f *flight) error {
 	to := s.p.DeadLetter
 	limit := s.c.Capabilities(to).MaxBytes
 	m := s.deadLetterCopy(f, limit)
-	err := s.c.publish(s.publishCtx(), to, []*Message{m}, false)
+	err := s.c.publish(s.pctx, to, []*Message{m}, false)
 	if errors.Is(err, ErrTooLarge) && limit == 0 {
 		// The broker takes less than it declares: cut to the record alone rather than
 		// try a copy for ever that can never be stored.
 		fit(m, m.Size()/2)
-		err = s.c.publish(s.publishCtx(), to, []*Message{m}, false)
+		err = s.c.publish(s.pctx, to, []*Message{m}, false)
 	}
 	return err
 }
@@ -182,13 +182,16 @@ func (s *Consumer) sendOn(f *flight) error {
 	r := &f.rec
 	due := readHeaders(r.Headers).due
 	m := &Message{ID: r.ID, Key: r.Key, Type: r.Type, Headers: r.Headers, Body: r.Body, Time: r.Time}
-	m.Delay = max(time.Until(due), 0)
+	m.Delay, m.Priority = max(time.Until(due), 0), r.Priority
+	if r.TTL > 0 && !r.Time.IsZero() { // counted from its own publishing, not from this hop
+		m.TTL = max(time.Until(r.Time.Add(r.TTL)), time.Millisecond)
+	}
 	m.Headers = without(r.Headers, 1, func(k string) bool { return k == driver.HeaderDue })
 	to := s.sub.From
 	if s.from.Shape == driver.Topic {
 		to.Group = s.sub.Group
 	}
-	return s.c.publish(s.publishCtx(), to, []*Message{m}, false)
+	return s.c.publish(s.pctx, to, []*Message{m}, false)
 }
 
 // sentOn acks after a confirmed hop.

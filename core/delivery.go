@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -151,7 +152,7 @@ func (d *Delivery) Publish(to Destination, msgs ...*Message) {
 	m := d.demand()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.held = append(m.held, heldPublish{to: to, msgs: msgs})
+	m.held = append(m.held, heldPublish{to: to, msgs: slices.Clone(msgs)}) // the caller may fill its slice anew
 }
 
 // Held calls yield for each message that Publish holds, in order.

@@ -21,6 +21,8 @@ type fake struct {
 	published map[string][]*driver.Message
 	onPublish func(to driver.Destination, batch []*driver.Message) error
 	onSettle  func(batch []driver.Settlement) error
+	onClose   func(ctx context.Context)
+	onCancel  func() []driver.Received // what a Receive that was cancelled returns all the same
 	demands   []driver.Demand
 	sub       driver.Subscription
 	seq       int64
@@ -106,6 +108,9 @@ func (f *fake) Receive(ctx context.Context, want driver.Demand) ([]driver.Receiv
 		select {
 		case <-f.wake:
 		case <-ctx.Done():
+			if f.onCancel != nil {
+				return f.onCancel(), ctx.Err()
+			}
 			return nil, ctx.Err()
 		}
 	}
@@ -123,7 +128,10 @@ func (f *fake) Settle(_ context.Context, batch []driver.Settlement) error {
 	return nil
 }
 
-func (f *fake) Close(context.Context) error {
+func (f *fake) Close(ctx context.Context) error {
+	if f.onClose != nil {
+		f.onClose(ctx)
+	}
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()

@@ -66,6 +66,7 @@ type progress struct {
 	extend   bool          // an Extend is on the way
 	lost     bool          // somebody else's by now
 	acked    bool          // AckFirst: settled before it ran
+	unseen   bool          // for another group: settled, and does not run
 	released bool          // its share of the budget was returned
 
 	due time.Time // end of the back-off
@@ -92,6 +93,8 @@ type assignment struct {
 	acked      uint64 // receipts committed, for Status
 	flights    int
 	committing driver.Receipt // the watermark that the settler sends
-	acking     []*flight      // AckFirst on a log: they run once the next commit is confirmed
+	sending    bool           // an entry for it is with the settler
+	covers     int            // AckFirst on a log: so many of acking are covered by that commit
+	acking     []*flight      // AckFirst on a log: they run once a commit that covers them is confirmed
 	paused     bool           // asked for no more until its span shrinks
 }

@@ -149,9 +149,9 @@ func (s *Consumer) route() string {
 	switch {
 	case s.caps.Settle != driver.Each || s.p.Order == ByKey:
 		return "retry in its lane"
-	case s.caps.Counts && s.caps.NackDelay > 0:
+	case s.brokerCounts() && s.caps.NackDelay > 0:
 		return "retry by the broker"
-	case s.caps.Counts:
+	case s.brokerCounts():
 		return "retry held here, then by the broker"
 	}
 	return "retry held here"

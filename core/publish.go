@@ -207,17 +207,7 @@ func (b *batch) sendOnce(ctx context.Context) (again []int) {
 	}
 	for from := 0; from < len(b.wire); from += size {
 		part := b.wire[from:min(from+size, len(b.wire))]
-		var err error
-		switch {
-		case ctx.Err() != nil:
-			err = driver.Errorf(b.op(), driver.Transient, "not sent: %w", ctx.Err())
-		case len(again) > 0 && b.caps.Order != driver.NoOrder:
-			// An earlier part left messages for another try: a later message of one of
-			// their keys must not get ahead of them.
-			err = driver.Errorf(b.op(), driver.Transient, "not sent: an earlier message failed")
-		default:
-			err = b.c.d.Publish(ctx, b.to, part)
-		}
+		err := b.sendPart(ctx, part, len(again) > 0)
 		for i := range part {
 			if b.record(ctx, from+i, driver.ResultAt(err, i)) {
 				again = append(again, from+i)
@@ -225,6 +215,36 @@ func (b *batch) sendOnce(ctx context.Context) (again []int) {
 		}
 	}
 	return again
+}
+
+// sendPart makes one call of the driver; behind tells that an earlier part left messages
+// for another try.
+func (b *batch) sendPart(ctx context.Context, part []*Message, behind bool) error {
+	switch {
+	case ctx.Err() != nil:
+		return driver.Errorf(b.op(), driver.Transient, "not sent: %w", ctx.Err())
+	case behind && b.caps.Order != driver.NoOrder:
+		// A later message of one of their keys must not get ahead of them.
+		return driver.Errorf(b.op(), driver.Transient, "not sent: an earlier message failed")
+	case len(b.lost) == 0:
+		return b.c.d.Publish(ctx, b.to, part)
+	}
+	errs := make([]error, len(part))
+	rest, at := make([]*Message, 0, len(part)), make([]int, 0, len(part))
+	for i, m := range part {
+		if b.lost[m.Key] {
+			errs[i] = driver.Errorf(b.op(), driver.Transient, "not sent: the outcome of an earlier message of its key is unknown")
+			continue
+		}
+		rest, at = append(rest, m), append(at, i)
+	}
+	if len(rest) > 0 {
+		err := b.c.d.Publish(ctx, b.to, rest)
+		for k, i := range at {
+			errs[i] = driver.ResultAt(err, k)
+		}
+	}
+	return driver.Batch(errs)
 }
 
 // record notes the outcome of wire message i and reports whether to try again.

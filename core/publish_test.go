@@ -229,3 +229,72 @@ func TestUseAfterClose(t *testing.T) {
 		t.Errorf("start: %v", err)
 	}
 }
+
+func TestHeldPublishesDoNotShareTheCallersSlice(t *testing.T) {
+	t.Parallel()
+	d := core.NewDelivery(core.Queue("in"), core.Message{})
+	var buf []*core.Message
+	for _, id := range []string{"a", "b"} {
+		buf = append(buf[:0], &core.Message{ID: id})
+		d.Publish(core.Queue("out"), buf...)
+	}
+	got := ""
+	for _, m := range d.Held {
+		got += m.ID
+	}
+	if got != "ab" {
+		t.Errorf("held %q", got)
+	}
+}
+
+// A message whose key has one of unknown outcome in front of it waits for the caller,
+// also where the two go out in different calls of the driver.
+func TestNothingOvertakesAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 2, 3} {
+		f := newFake(driver.Each)
+		f.caps.MaxBatch = size
+		calls := 0
+		f.onPublish = func(_ driver.Destination, batch []*driver.Message) error {
+			if calls++; calls > 1 {
+				return nil
+			}
+			errs := make([]error, len(batch))
+			errs[0] = driver.Errorf("p", driver.Ambiguous, "cut off")
+			for i, m := range batch {
+				if i > 0 && m.Key == "a" {
+					errs[i] = driver.Errorf("p", driver.Transient, "behind")
+				}
+			}
+			return driver.Batch(errs)
+		}
+		err := client(f).Publish(t.Context(), core.Queue("q"), batchOf("a", "b", "a", "", "c", "a")...)
+		for i, want := range []error{core.ErrIndeterminate, nil, core.ErrTransient, nil, nil, core.ErrTransient} {
+			if got := driver.ResultAt(err, i); !errors.Is(got, want) {
+				t.Errorf("batches of %d: message %d: %v, want %v", size, i, got, want)
+			}
+		}
+		for _, m := range f.sent("q") {
+			if m.Key == "a" {
+				t.Errorf("batches of %d: a later message of the key was stored", size)
+			}
+		}
+	}
+}
+
+func TestAHopKeepsPriorityAndLife(t *testing.T) {
+	t.Parallel()
+	f := newFake(driver.Each)
+	f.caps.Delay, f.caps.Priorities, f.caps.TTL = time.Minute, 10, true
+	bubble(t, f, func(context.Context, *core.Delivery) error { return nil }, func(*core.Consumer) {
+		m := msg("m1", "")
+		m.Priority, m.Time, m.TTL = 7, time.Now().Add(-time.Minute), time.Hour
+		m.Headers = []core.Header{{Key: driver.HeaderDue, Value: time.Now().Add(30 * time.Minute).Format(time.RFC3339Nano)}}
+		f.push(m)
+		time.Sleep(time.Second)
+	})
+	hops := f.sent("in")
+	if len(hops) != 1 || hops[0].Priority != 7 || hops[0].TTL != 59*time.Minute {
+		t.Errorf("sent on as %+v", hops)
+	}
+}

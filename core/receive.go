@@ -210,7 +210,7 @@ func (s *Consumer) admitOne(f *flight, a *assignment, now time.Time) (limited bo
 		s.leased(f)
 	}
 	limited = s.inspect(f, now)
-	if f.state == stateGone {
+	if f.state != stateQueued { // settled unseen
 		return limited
 	}
 	if s.p.AckFirst {
@@ -247,6 +247,7 @@ func (s *Consumer) inspect(f *flight, now time.Time) (limited bool) {
 	switch {
 	case info.group != "" && info.group != s.sub.Group:
 		// A redrive for another group of this log: settled unseen.
+		f.unseen = true
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack})
 	case info.due.After(now):
 		f.phase = phaseHop

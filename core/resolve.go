@@ -88,10 +88,14 @@ func (s *Consumer) resolve() error {
 	case s.p.NativeDeadLetter && !s.caps.DeadLetter:
 		return driver.Errorf("subscribe "+s.name, driver.Unsupported,
 			"dead-letter: the broker's own dead letter is not configured for %s; middleware.DeadLetter(...) would do", s.sub.From)
+	case s.p.NativeDeadLetter && s.caps.Settle != driver.Each:
+		// A commit says nothing about one message: it would be passed over, and kept nowhere.
+		return driver.Errorf("subscribe "+s.name, driver.Unsupported,
+			"dead-letter: %s does not settle each message, so none can be rejected to the broker's own dead letter; middleware.DeadLetter(...) would do", s.sub.From)
 	case s.caps.Settle == driver.None && !s.p.AckFirst:
 		return driver.Errorf("subscribe "+s.name, driver.Unsupported,
 			"%s settles nothing: every delivery is at most once; say so with middleware.AckFirst", s.sub.From)
-	case s.p.DeadLetter == s.sub.From:
+	case s.p.DeadLetter.Shape == s.sub.From.Shape && s.p.DeadLetter.Name == s.sub.From.Name:
 		return driver.Errorf("subscribe "+s.name, driver.Permanent, "DeadLetter: %s is the source itself, so a poison message would go round for ever", s.sub.From)
 	}
 	return s.checkDeadLetter()

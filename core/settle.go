@@ -130,8 +130,12 @@ func (s *Consumer) commits(round []settleEntry) []settleEntry {
 			continue
 		}
 		if r, ok := a.ring.Watermark(); ok {
+			a.committing, a.covers = r, len(a.acking)
+			if a.sending { // an earlier round left it, and it will say the newer position
+				continue
+			}
 			a.pending++
-			a.committing = r
+			a.sending = true
 			round = append(round, settleEntry{a: a, disposition: driver.Ack})
 		}
 	}
@@ -148,6 +152,9 @@ func (s *Consumer) living(round []settleEntry) []settleEntry {
 		switch {
 		case e.asg().closed:
 			s.settledLocked(&e, driver.LeaseLost, time.Time{})
+		case f != nil && f.lost && e.disposition != driver.Extend:
+			// Its loss was found after its outcome was handed in. It was counted then.
+			s.dropEntry(&e)
 		case e.disposition == driver.Extend && (f.released || f.state == stateSettling):
 			s.settledLocked(&e, nil, time.Time{})
 		default:
@@ -209,10 +216,11 @@ func (s *Consumer) settledLocked(e *settleEntry, err error, sent time.Time) {
 	f := e.f
 	switch {
 	case f == nil:
+		a.sending = false
 		s.committed(a, err)
 	case e.disposition == driver.Extend:
 		s.extended(f, sent, err)
-	case s.p.AckFirst && err == nil && !a.closed:
+	case s.p.AckFirst && err == nil && !a.closed && !f.unseen:
 		s.queueAcked(f)
 	default:
 		if err != nil {
@@ -222,6 +230,16 @@ func (s *Consumer) settledLocked(e *settleEntry, err error, sent time.Time) {
 		s.release(f)
 		s.recycle(f)
 	}
+}
+
+// dropEntry ends a settlement that is not sent because the message was lost before.
+// Callers hold mu.
+func (s *Consumer) dropEntry(e *settleEntry) {
+	e.f.asg.pending--
+	s.settleAll.Broadcast()
+	e.f.state = stateGone
+	s.release(e.f)
+	s.recycle(e.f)
 }
 
 // extended takes the outcome of a lease extension. The new lease runs from before the
@@ -237,6 +255,7 @@ func (s *Consumer) extended(f *flight, sent time.Time, err error) {
 	}
 	s.counts.LeaseLost++
 	f.lost = true
+	s.dropBehind(f)
 	switch f.state {
 	case stateRunning:
 		if f.run != nil {
@@ -247,6 +266,22 @@ func (s *Consumer) extended(f *flight, sent time.Time, err error) {
 	}
 }
 
+// dropBehind lets go of what waits behind a lost message in its key. The lost one comes
+// again when the broker says; run now, those behind it would be in front of it. Their
+// leases are not extended any more, so they come again, too. Callers hold mu.
+func (s *Consumer) dropBehind(lost *flight) {
+	if s.p.Order != ByKey || lost.rec.Key == "" || lost.state == stateSettling {
+		return
+	}
+	for f := lost.next; f != nil; {
+		next := f.next
+		if f.asg == lost.asg && f.rec.Key == lost.rec.Key && f.state == stateQueued {
+			s.drop(f)
+		}
+		f = next
+	}
+}
+
 // committed takes the outcome of a log's commit.
 func (s *Consumer) committed(a *assignment, err error) {
 	if err != nil {
@@ -254,11 +289,13 @@ func (s *Consumer) committed(a *assignment, err error) {
 		return
 	}
 	a.acked++
-	for _, f := range a.acking {
+	// Not all of acking: what was admitted while this commit was on its way is not covered
+	// by it, and would come again after a crash although it has run.
+	for _, f := range a.acking[:a.covers] {
 		s.queueAcked(f)
 	}
-	clear(a.acking)
-	a.acking = a.acking[:0]
+	a.acking = slices.Delete(a.acking, 0, a.covers)
+	a.covers = 0
 }
 
 // flush waits until everything handed to the settler for the assignments so far has

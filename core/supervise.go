@@ -102,25 +102,39 @@ func (s *Consumer) awaitHandlers() (clean bool) {
 	case <-s.hctx.Done():
 	}
 	s.hcancel(ErrDrained)
-	t.Reset(cancelGrace)
-	select {
-	case <-quiet:
-		return true
-	case <-t.C:
-		return s.abandonRunning()
+	// What the engine itself publishes for a handler that has ended (its own publishes, a
+	// dead letter) may take a little longer, so that a success is still recorded as one.
+	for range 2 {
+		t.Reset(cancelGrace / 2)
+		select {
+		case <-quiet:
+			return true
+		case <-t.C:
+			s.pcancel()
+		}
 	}
+	return s.abandonRunning()
 }
 
 // abandonRunning gives up on handlers that ignore their context: their messages stay
-// unsettled, so the broker hands them out again.
+// unsettled, so the broker hands them out again. Nobody waits for them any more, a
+// Revoke without a deadline least of all.
 func (s *Consumer) abandonRunning() bool {
 	s.mu.Lock()
 	n := s.running
 	s.counts.Abandoned += int64(n)
+	s.abandoned = true
 	for f := s.flights.head; f != nil; f = f.next {
-		if f.state == stateRunning && f.run != nil {
+		if f.state != stateRunning {
+			continue
+		}
+		f.lost = true
+		if f.run != nil {
 			f.run.d.fate.CompareAndSwap(fateOpen, fateClosed)
-			f.lost = true
+		}
+		if f.asg.idle != nil {
+			close(f.asg.idle)
+			f.asg.idle = nil
 		}
 	}
 	s.mu.Unlock()
@@ -176,6 +190,7 @@ func (s *Consumer) finish(clean bool) {
 		s.workers.Wait()
 	}
 	s.hcancel(driver.Errorf("handler", driver.Closed, "the subscription has ended"))
+	s.pcancel()
 	s.hurry() // releases its context
 	s.c.unregister(s)
 	close(s.done)

@@ -15,6 +15,9 @@ func (s *Consumer) worker() {
 	s.mu.Lock()
 	defer func() {
 		if a.handling != nil {
+			if r := recover(); r != nil {
+				panic(r) // Policy.PanicCrashes: the process ends, and draws no conclusion before
+			}
 			s.exited(a.handling)
 		}
 		s.mu.Unlock()
@@ -134,6 +137,10 @@ func (s *Consumer) ran(f *flight) {
 func (s *Consumer) handle(f *flight, a *arena) {
 	t := a.attempt()      // a fresh one: a handler that kept an earlier Delivery must not reach this
 	t.ctx.parent = s.hctx //nolint:fatcontext // the attempt is new: nothing nests
+	if s.p.Timeout > 0 {
+		// Before a revoke can see the attempt: it may ask for the context at once.
+		t.ctx.parent, t.cancel = context.WithTimeoutCause(s.hctx, s.p.Timeout, ErrTimeout)
+	}
 	f.run = t
 	s.mu.Unlock()
 
@@ -167,12 +174,10 @@ func (s *Consumer) handle(f *flight, a *arena) {
 	}
 }
 
-// call runs the handler with its timeout, and turns a panic into a failure.
+// call runs the handler, and turns a panic into a failure.
 func (s *Consumer) call(t *attempt, f *flight) (err error) {
-	if s.p.Timeout > 0 {
-		ctx, cancel := context.WithTimeoutCause(s.hctx, s.p.Timeout, ErrTimeout)
-		defer cancel()
-		t.ctx.parent = ctx //nolint:fatcontext // once per attempt: nothing nests
+	if t.cancel != nil {
+		defer t.cancel()
 	}
 	if s.p.PanicCrashes {
 		return s.h(&t.ctx, &t.d)
@@ -192,7 +197,7 @@ func (s *Consumer) call(t *attempt, f *flight) (err error) {
 func (s *Consumer) exited(f *flight) {
 	s.mu.Lock()
 	t := f.run
-	f.run = nil
+	f.run, f.stack = nil, nil
 	t.ctx.finish()
 	t.d.end(fateOver)
 	s.conclude(f, &panicError{value: "the handler called runtime.Goexit"}, nil, decision{}, false, nil)
