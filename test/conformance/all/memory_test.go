@@ -86,8 +86,15 @@ func createDestination(t testing.TB, d driver.Driver, dest driver.Destination, g
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, err := d.Admin().Apply(ctx, want, driver.Create); err != nil {
-		t.Fatalf("create %v: %v", dest, err)
+	for { // a broker that has just started may not be ready for groups
+		_, err := d.Admin().Apply(ctx, want, driver.Create)
+		if err == nil {
+			break
+		}
+		if driver.ClassOf(err) != driver.Transient || ctx.Err() != nil {
+			t.Fatalf("create %v: %v", dest, err)
+		}
+		time.Sleep(200 * time.Millisecond)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
