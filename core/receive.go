@@ -157,9 +157,14 @@ func (s *Consumer) admit(got []driver.Received) {
 	now := time.Now()
 	s.mu.Lock()
 	stale, limited := 0, 0
+	var a *assignment
+	var name string // of a: most neighbours are of one partition, which spares a look-up each
 	for i := range got {
 		r := &got[i].Receipt
-		a := s.parts[r.Partition]
+		if a == nil || r.Partition != name {
+			name = r.Partition
+			a = s.parts[name]
+		}
 		if a == nil || a.drain || a.Epoch != r.Epoch {
 			stale++
 			continue

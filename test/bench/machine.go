@@ -21,7 +21,7 @@ func describe(_ context.Context, o options) []fact {
 		{"cores", fmt.Sprintf("%d, GOMAXPROCS %d, shared with the brokers and whatever else runs", runtime.NumCPU(), runtime.GOMAXPROCS(0))},
 		{"load", loadAverage() + " (1, 5, 15 minutes) at the start"},
 		{"modules", modules()},
-		{"gc", "GOGC " + envOr("GOGC", "100") + ", no ballast: the heap is a few MiB, so the collector runs a hundred times a second"},
+		{"gc", fmt.Sprintf("GOGC %s, %d MiB kept alive, for both sides", envOr("GOGC", "100"), o.ballast)},
 		{"payload", fmt.Sprintf("engine and kafka %d bytes, rabbitmq %d bytes, incompressible; %d keys", kafkaPayload, rabbitPayload, benchKeys)},
 		{"samples", fmt.Sprintf("%d alternating pairs of %g s, after %d messages of warm-up; figures are messages per second, QUOTIENT is the median of the pairs", o.pairs, o.seconds, warmUp)},
 	}

@@ -2,7 +2,10 @@
 
 package faults
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // The two brokers are tested side by side, the faults of one broker one after the
 // other: a restart would disturb the rest.
@@ -16,6 +19,7 @@ func TestKafka(t *testing.T) {
 	t.Run("TermOrdered", func(t *testing.T) { testTerm(t, r, true) })
 	t.Run("Freeze", func(t *testing.T) { testFreeze(t, r, true) })
 	t.Run("Cut", func(t *testing.T) { testCut(t, r) })
+	t.Run("Split", func(t *testing.T) { testSplit(t, r, 8*time.Second) })
 	t.Run("Restart", func(t *testing.T) { testRestart(t, r) })
 }
 
@@ -29,5 +33,6 @@ func TestRabbitMQ(t *testing.T) {
 	t.Run("Freeze", func(t *testing.T) { testFreeze(t, r, true) })
 	t.Run("Cut", func(t *testing.T) { testCut(t, r) })
 	t.Run("Alarm", func(t *testing.T) { testAlarm(t, r) })
+	t.Run("Split", func(t *testing.T) { testSplit(t, r, 12*time.Second) })
 	t.Run("Restart", func(t *testing.T) { testRestart(t, r) })
 }
