@@ -15,7 +15,7 @@ import (
 // memoryHarness is the suite's harness of the memory adapter on a broker of its own.
 // wrap may put something around each driver.
 func memoryHarness(wrap func(driver.Driver) driver.Driver) conformance.Harness {
-	const lease, session = time.Second, 500 * time.Millisecond
+	const lease, session = 1500 * time.Millisecond, 500 * time.Millisecond
 	b := memory.NewBroker()
 	var n atomic.Int64
 	open := func(ctx context.Context) (driver.Driver, error) {
