@@ -30,6 +30,7 @@ type env struct {
 	ids  atomic.Int64
 	logs safeBuffer
 	sigs signals
+	meet *together // of a case that runs on all shapes at once
 }
 
 func newEnv(p *probe, h *Harness, c Case, on shapeOf, seed uint64) *env {

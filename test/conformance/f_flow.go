@@ -129,19 +129,26 @@ func c48(e *env) {
 	e.exactly(l)
 }
 
+// spread is so many keys that every partition gets its share of them.
+const spread = 97
+
 // pour publishes until the returned function is called, which may be more than once.
 func (e *env) pour(l *ledger, dest driver.Destination) (stop func()) {
 	cl := e.client()
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		for {
+		for round := 0; ; round++ {
 			select {
 			case <-quit:
 				return
 			case <-time.After(3 * time.Millisecond):
 			}
-			if err := e.try(e.h.Patience, cl, l, dest, e.messages(12, 12)...); err != nil {
+			msgs := e.messages(12, 0)
+			for i, m := range msgs {
+				m.Key = e.key((round*len(msgs) + i) % spread)
+			}
+			if err := e.try(e.h.Patience, cl, l, dest, msgs...); err != nil {
 				e.Errorf("publish: %v", err)
 				return
 			}
@@ -242,7 +249,7 @@ func c50(e *env) {
 func c51(e *env) {
 	dest, l := e.dest("g"), newLedger()
 	h := func(ctx context.Context, _ *core.Delivery) error { return hold(ctx, 8*time.Millisecond) }
-	e.publish(e.client(), l, dest, e.messages(1500, 12)...)
+	e.publish(e.client(), l, dest, e.messages(1500, spread)...)
 	first := e.start(e.client(), e.sub(dest, "g"), l.handler("one", h), inFlight(32), workers(4))
 	e.eventually("the first deliveries", func() bool { return l.n() > 50 })
 	stop := e.pour(l, dest)

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"testing"
 	"time"
 
 	"github.com/varal-go/varal/core"
@@ -10,8 +11,8 @@ import (
 
 func faultCases() []Case {
 	cs := []Case{
-		{ID: "C54", Rule: "After two restarts of the broker under traffic, publishing and consuming go on by themselves and nothing confirmed is lost.", on: []shapeOf{queue, topic, stream, keyed}, alone: true, run: c54},
-		{ID: "C55", Rule: "After a cut and after a half-open connection the same; the consumer notices in time.", on: []shapeOf{queue, stream, keyed}, alone: true, run: c55},
+		{ID: "C54", Rule: "After two restarts of the broker under traffic, publishing and consuming go on by themselves and nothing confirmed is lost.", on: []shapeOf{queue, topic, stream, keyed}, alone: true, meet: true, run: c54},
+		{ID: "C55", Rule: "After a cut and after a half-open connection the same; the consumer notices in time.", on: []shapeOf{queue, stream, keyed}, alone: true, meet: true, run: c55},
 	}
 	cs = append(cs, lifecycleLateCases()...)
 	return append(cs, Case{ID: "C60", Rule: "Health is green only while publishing and consuming can progress, and red soon after an outage begins.", on: []shapeOf{queue, stream}, alone: true, run: c60})
@@ -62,10 +63,10 @@ func c54(e *env) {
 		e.notExercised("Harness.Restart is nil")
 	}
 	e.throughFault("restart", func(s *core.Consumer, _ *tap) {
-		e.h.Restart(e)
+		e.meet.do(func() { e.h.Restart(e) })
 		e.eventually("the consumer after the first restart", func() bool { return len(s.Status().Partitions) > 0 })
 		time.Sleep(500 * time.Millisecond)
-		e.h.Restart(e)
+		e.meet.do(func() { e.h.Restart(e) })
 	})
 }
 
@@ -74,18 +75,19 @@ func c55(e *env) {
 		e.notExercised("Harness.Break is nil: no connection to cut")
 	}
 	e.throughFault("cut", func(s *core.Consumer, tp *tap) {
-		e.noticed("cut", e.h.Break(e), tp)
+		e.noticed("cut", e.h.Break, tp)
 	})
 	if e.h.HalfOpen == nil {
 		e.notExercised("Harness.HalfOpen is nil: a cut was checked, a half-open connection was not")
 	}
 	e.throughFault("half-open", func(s *core.Consumer, tp *tap) {
-		e.noticed("half-open", e.h.HalfOpen(e), tp)
+		e.noticed("half-open", e.h.HalfOpen, tp)
 	})
 }
 
 // noticed waits out a fault and checks that the consumer saw it.
-func (e *env) noticed(what string, heal func(), tp *tap) {
+func (e *env) noticed(what string, fault func(testing.TB) func(), tp *tap) {
+	e.meet.do(func() { e.meet.heal = fault(e) })
 	began := time.Now()
 	saw := func() bool {
 		return tp.saw(driver.Disconnected) || e.sigs.count(core.SignalReceiveFailed) > 0
@@ -94,7 +96,7 @@ func (e *env) noticed(what string, heal func(), tp *tap) {
 		e.Errorf("%s: the consumer noticed nothing within %v", what, time.Since(began))
 	}
 	time.Sleep(time.Until(began.Add(e.h.Cut)))
-	heal()
+	e.meet.do(func() { e.meet.heal() })
 }
 
 func c60(e *env) {

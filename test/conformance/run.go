@@ -42,6 +42,7 @@ type Case struct {
 	on    []shapeOf
 	gate  gate
 	alone bool // breaks or restarts the broker: nothing else may run
+	meet  bool // all shapes at once, and one fault for all of them
 	run   func(e *env)
 }
 
@@ -168,6 +169,7 @@ type attemptOf struct {
 	on   shapeOf
 	p    *probe
 	done chan struct{}
+	meet *together
 }
 
 func (r *runner) startAll(t testing.TB) {
@@ -192,7 +194,11 @@ func (r *runner) execute(c Case, a *attemptOf) {
 	defer close(a.done)
 	began := time.Now()
 	e := newEnv(a.p, &r.h, c, a.on, r.seed)
-	a.p.run(func() { e.gated() })
+	e.meet = a.meet
+	a.p.run(e.gated)
+	if a.meet != nil {
+		a.meet.leave()
+	}
 	if testing.Verbose() {
 		o, _, _ := a.p.result()
 		fmt.Fprintf(os.Stderr, "conformance %s %-13s %-13s %v\n", r.h.Name, a.p.name, o, time.Since(began).Round(time.Millisecond))
@@ -205,11 +211,7 @@ func (r *runner) await(t testing.TB, c Case) CaseResult {
 	all := r.pending[c.ID]
 	if c.alone || all == nil {
 		r.parallel.Wait()
-		for _, on := range c.on {
-			a := &attemptOf{on: on, p: newProbe(t, c.ID+"/"+on.name), done: make(chan struct{})}
-			all = append(all, a)
-			r.execute(c, a)
-		}
+		all = r.alone(t, c)
 	}
 	out := CaseResult{ID: c.ID, Shapes: map[string]Outcome{}, rule: c.Rule}
 	for _, a := range all {
@@ -224,6 +226,24 @@ func (r *runner) await(t testing.TB, c Case) CaseResult {
 		out.Outcome, out.Reason = NotExercised, "no shape of this adapter is concerned"
 	}
 	return out
+}
+
+// alone runs a case while no other runs: its shapes one after the other, or together.
+func (r *runner) alone(t testing.TB, c Case) (all []*attemptOf) {
+	meet := newTogether(len(c.on))
+	var wg sync.WaitGroup
+	for _, on := range c.on {
+		a := &attemptOf{on: on, p: newProbe(t, c.ID+"/"+on.name), done: make(chan struct{})}
+		all = append(all, a)
+		if !c.meet {
+			r.execute(c, a)
+			continue
+		}
+		a.meet = meet
+		wg.Go(func() { r.execute(c, a) })
+	}
+	wg.Wait()
+	return all
 }
 
 var weight = map[Outcome]int{"": 0, Refused: 1, Pass: 2, NotExercised: 3, Fail: 4}

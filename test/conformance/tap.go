@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -101,6 +102,11 @@ func (t *tap) Subscribe(ctx context.Context, sub driver.Subscription) (driver.Co
 		t.mu.Unlock()
 		assigned(a)
 	}
+	revoke := sub.Revoke
+	sub.Revoke = func(ctx context.Context, parts []string) {
+		revoke(ctx, parts)
+		t.forget(parts)
+	}
 	sub.Notify = func(ev driver.Event) {
 		t.mu.Lock()
 		t.events = append(t.events, ev)
@@ -114,6 +120,18 @@ func (t *tap) Subscribe(ctx context.Context, sub driver.Subscription) (driver.Co
 		return nil, err
 	}
 	return c, nil
+}
+
+// forget takes what is out of revoked partitions off the count: their receipts are void.
+func (t *tap) forget(parts []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for r, n := range t.out {
+		if slices.Contains(parts, r.Partition) {
+			t.bytes -= int64(n)
+			delete(t.out, r)
+		}
+	}
 }
 
 type tapConsumer struct {

@@ -15,7 +15,7 @@ import (
 // memoryHarness is the suite's harness of the memory adapter on a broker of its own.
 // wrap may put something around each driver.
 func memoryHarness(wrap func(driver.Driver) driver.Driver) conformance.Harness {
-	const lease, session = time.Second, 500 * time.Millisecond
+	const lease, session = 1500 * time.Millisecond, 500 * time.Millisecond
 	b := memory.NewBroker()
 	var n atomic.Int64
 	open := func(ctx context.Context) (driver.Driver, error) {
@@ -86,8 +86,15 @@ func createDestination(t testing.TB, d driver.Driver, dest driver.Destination, g
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, err := d.Admin().Apply(ctx, want, driver.Create); err != nil {
-		t.Fatalf("create %v: %v", dest, err)
+	for { // a broker that has just started may not be ready for groups
+		_, err := d.Admin().Apply(ctx, want, driver.Create)
+		if err == nil {
+			break
+		}
+		if driver.ClassOf(err) != driver.Transient || ctx.Err() != nil {
+			t.Fatalf("create %v: %v", dest, err)
+		}
+		time.Sleep(200 * time.Millisecond)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
