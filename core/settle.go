@@ -31,8 +31,8 @@ type settleEntry struct {
 }
 
 // settlement is the entry as the adapter gets it. Callers hold mu.
-func (e *settleEntry) settlement() driver.Settlement {
-	st := driver.Settlement{Disposition: e.disposition, Delay: e.delay, Reason: e.reason}
+func (e *settleEntry) settlement(final bool) driver.Settlement {
+	st := driver.Settlement{Disposition: e.disposition, Delay: e.delay, Reason: e.reason, Final: final}
 	if e.f != nil {
 		st.Receipt = e.f.rec.Receipt
 	} else {
@@ -105,7 +105,7 @@ func (s *Consumer) settleRound(left, spare []settleEntry, wire *[]driver.Settlem
 	round = s.living(round)
 	batch := slices.Grow((*wire)[:0], len(round))
 	for i := range round {
-		batch = append(batch, round[i].settlement())
+		batch = append(batch, round[i].settlement(s.draining))
 	}
 	*wire = batch
 	flushers := s.flushers

@@ -77,7 +77,7 @@ func (c *consumer) start(limit int) {
 // Receive implements driver.Consumer.
 func (c *consumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Received, error) {
 	limit := max(want.Limit, want.Records, 1)
-	if c.owned && len(c.parts) > limit {
+	if c.overcommits(limit) {
 		return nil, driver.Errorf(c.op, driver.Unsupported, "%d partitions and Demand.Limit %d: RabbitMQ has no prefetch over several queues, so the limit must be at least the number of partitions", len(c.parts), limit)
 	}
 	c.start(limit)
@@ -105,6 +105,16 @@ func (c *consumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Re
 			return out, nil
 		}
 	}
+}
+
+// overcommits reports whether the first Receive asks for less than one message of each
+// shard queue: the broker has no prefetch over several queues, so it would have more out
+// than the limit. A limit that is lowered later is kept by asking one of each, which is
+// the least there is; a stream counts nothing as out.
+func (c *consumer) overcommits(limit int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.owned && c.sub.From.Shape != driver.Stream && !c.running && len(c.parts) > limit
 }
 
 func (c *consumer) state() error {

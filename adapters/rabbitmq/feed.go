@@ -46,6 +46,7 @@ type feed struct {
 
 	busy  sync.Mutex // one settle or giveBack at a time
 	gone  bool       // after giveBack
+	final bool       // cancelled for good; guarded by busy
 	recMu sync.Mutex
 	rec   record // owned partitions: the newest record written
 	acked int64  // streams: next to read after what was settled
@@ -230,6 +231,7 @@ func (f *feed) settle(ctx context.Context, op string, batch []driver.Settlement,
 	done := f.s.guard(ctx)
 	defer done()
 	f.s.sock.hold()
+	f.endFinal(batch, mine)
 	var acks []uint64
 	var at []int
 	f.mu.Lock()
@@ -260,6 +262,24 @@ func (f *feed) settle(ctx context.Context, op string, batch []driver.Settlement,
 			if errs[i] == nil {
 				errs[i] = err
 			}
+		}
+	}
+}
+
+// endFinal cancels the consumer before the first entry after which core asks for no
+// more: otherwise the broker hands what goes back to this consumer again, at once, and
+// counts that as an attempt. Commands of one channel take effect in order, so there is
+// nothing to wait for.
+func (f *feed) endFinal(batch []driver.Settlement, mine []int) {
+	if f.stream || f.final {
+		return
+	}
+	for _, i := range mine {
+		if batch[i].Final {
+			f.final = true
+			f.setClosing()
+			_ = f.ch.Cancel(f.tag, true) // a channel that is gone says so with the entries
+			return
 		}
 	}
 }

@@ -218,6 +218,9 @@ type Settlement struct {
 	Reason error
 	// State is stored with this commit (UpTo). nil = none.
 	State []byte
+	// Final: core asks for no more before Close. What goes back with this entry should
+	// not be handed to this consumer again: a broker would count that as an attempt.
+	Final bool
 }
 
 // name returns the i-th name counted from 1, for the String methods of enums.

@@ -47,8 +47,14 @@ func c30(e *env) {
 	}
 	e.exactly(dl)
 	e.rest(l)
+	least := most
+	if e.h.ReturnsCount && e.caps.Order != driver.NoOrder {
+		// Each hand-over of a partition gives back what has not started, and a broker that
+		// counts every requeue takes that for an attempt: then there may be fewer, never more.
+		least = 1
+	}
 	for _, m := range msgs {
-		if n := len(l.of(m.ID)); n != most {
+		if n := len(l.of(m.ID)); n > most || n < least {
 			e.Errorf("message %s was tried %d times, want %d", m.ID, n, most)
 		}
 	}
