@@ -38,6 +38,7 @@ type session struct {
 	ci      bool
 	install bool
 	servers []string // brokers to bring up
+	started []string // brokers that this run started, and may restart
 	keep    bool
 	format  bool
 	pkgs    []string

@@ -84,11 +84,10 @@ func (s *session) brokers() {
 		s.fail("brokers", err.Error())
 		return
 	}
-	var started []string
 	for _, r := range reports {
 		s.broker(r)
 		if r.Started {
-			started = append(started, r.Broker)
+			s.started = append(s.started, r.Broker)
 		}
 		for k, v := range r.Env {
 			s.env = append(s.env, k+"="+v)
@@ -104,7 +103,7 @@ func (s *session) brokers() {
 	}
 	s.release = append(s.release, func() {
 		release()
-		s.stopServers(o, started)
+		s.stopServers(o, s.started)
 	})
 }
 

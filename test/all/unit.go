@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,8 +17,16 @@ const repoRules = "github.com/varal-go/varal/test/repo"
 
 const (
 	module         = "github.com/varal-go/varal"
-	packageTimeout = "10m" // of one test binary
+	packageTimeout = "15m" // of one test binary
 	unitTimeout    = 40 * time.Minute
+)
+
+// Tests that restart brokers or measure times run after all others, and alone: the
+// restarts would break whoever else is at work on the same pair.
+const (
+	conformanceTests = module + "/test/conformance/all"
+	faultTests       = module + "/test/chaos/faults"
+	onRealBrokers    = "^(TestKafka|TestRabbitMQ)$"
 )
 
 func (s *session) unit() {
@@ -30,19 +39,32 @@ func (s *session) unit() {
 		s.fail("go list", err.Error())
 		return
 	}
-	pkgs := slices.DeleteFunc(strings.Fields(string(out)), func(p string) bool { return p == repoRules })
-	s.test(pkgs, race, nil)
+	pkgs := strings.Fields(string(out))
+	conformance, faults := slices.Contains(pkgs, conformanceTests), slices.Contains(pkgs, faultTests)
+	pkgs = slices.DeleteFunc(pkgs, func(p string) bool { return p == repoRules || p == faultTests })
+	scores := "VARAL_SCORECARD=" + filepath.Join(s.root, "test", "conformance", "scorecard.json")
+	if len(pkgs) > 0 {
+		s.test(pkgs, race, []string{scores}, "-skip="+onRealBrokers)
+	}
+	if conformance {
+		s.line("  the conformance suite on the real brokers, by itself: it restarts those that this run started")
+		s.test([]string{conformanceTests}, race, []string{scores, "VARAL_RESTART=" + strings.Join(s.started, ",")}, "-run="+onRealBrokers)
+	}
+	if faults {
+		s.test([]string{faultTests}, race, nil)
+	}
 }
 
 // test runs go test and counts from its JSON.
-func (s *session) test(pkgs []string, race string, env []string) {
+func (s *session) test(pkgs []string, race string, env []string, flags ...string) {
 	ctx, cancel := context.WithTimeout(s.ctx, unitTimeout)
 	defer cancel()
 	argv := []string{"go", "test", "-json", "-count=1", "-shuffle=on", "-p=2", "-timeout=" + packageTimeout}
 	if race != "" {
 		argv = append(argv, race)
 	}
-	cmd := s.command(ctx, s.root, env, append(argv, pkgs...)...)
+	argv = append(append(argv, flags...), pkgs...)
+	cmd := s.command(ctx, s.root, env, argv...)
 	pipe, err := cmd.StdoutPipe()
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
