@@ -48,10 +48,11 @@ func c30(e *env) {
 	e.exactly(dl)
 	e.rest(l)
 	least := most
-	if e.h.ReturnsCount && e.caps.Order != driver.NoOrder {
-		// Each hand-over of a partition gives back what has not started, and a broker that
-		// counts every requeue takes that for an attempt: then there may be fewer, never more.
-		least = 1
+	if e.h.ReturnsCount {
+		// A consumer that stops gives back what has not started, and a broker that counts
+		// every requeue takes that for an attempt: one fewer for each that stopped, at
+		// worst, and never one more.
+		least -= len(cs)
 	}
 	for _, m := range msgs {
 		if n := len(l.of(m.ID)); n > most || n < least {
