@@ -39,8 +39,8 @@ func (p Provision) String() string { return provisionNames[min(int(p), 3)] }
 
 // Options configure a Client. The zero Options are valid.
 type Options struct {
-	// Prefix is put before the name of every destination, one per environment, for
-	// example "staging-". "" = none.
+	// Prefix is put before the name of every destination and group, one per environment,
+	// for example "staging-". "" = none.
 	Prefix string
 	// Provision. 0 = ProvisionVerify.
 	Provision Provision
@@ -95,10 +95,20 @@ func (c *Client) Capabilities(of Destination) Capabilities { return c.d.Capabili
 // as the broker knows them: Options.Prefix is not added.
 func (c *Client) Admin() Admin { return c.d.Admin() }
 
-// prefixed returns d under its name in this environment.
+// prefixed returns d under its name in this environment, its group included: on Kafka a
+// group is a name of the whole cluster, and two environments that shared one would take
+// each other's partitions.
 func (c *Client) prefixed(d Destination) Destination {
 	d.Name = c.o.Prefix + d.Name
+	d.Group = c.prefixedGroup(d.Group)
 	return d
+}
+
+func (c *Client) prefixedGroup(group string) string {
+	if group == "" {
+		return ""
+	}
+	return c.o.Prefix + group
 }
 
 // Close drains every consumer, waits for publishes under way and closes the driver,

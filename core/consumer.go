@@ -165,7 +165,7 @@ func (s *Consumer) init() {
 // request is what the adapter is asked for.
 func (s *Consumer) request() driver.Subscription {
 	return driver.Subscription{
-		From: s.from, Group: s.sub.Group, Start: s.sub.Start, Reset: s.sub.Reset, Temporary: s.sub.Temporary,
+		From: s.from, Group: s.c.prefixedGroup(s.sub.Group), Start: s.sub.Start, Reset: s.sub.Reset, Temporary: s.sub.Temporary,
 		Assigned: s.assigned, Revoke: s.revoke, Notify: s.notify,
 	}
 }

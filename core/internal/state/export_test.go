@@ -1,0 +1,15 @@
+package state
+
+// Encodings for tests that look at one of them, not at the smallest.
+const (
+	Vector         = encVector
+	Runs           = encRuns
+	Bitmap         = encBitmap
+	RunsDeflated   = encRunsDeflated
+	BitmapDeflated = encBitmapDeflated
+)
+
+// Build returns the whole of s in one encoding, nil if it is unfit or too long.
+func Build(s Snapshot, enc byte, limit int) []byte {
+	return newEncoder(s, limit).build(enc, s.High)
+}
