@@ -5,7 +5,6 @@ package faults
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -144,7 +143,6 @@ func (p *pair) stop() {
 	if p.lock != nil {
 		_ = p.lock.Close()
 	}
-	http.DefaultClient.CloseIdleConnections() // of the brokers' readiness probes
 }
 
 // restart ends a broker of the pair and starts it on the same data; it returns when it

@@ -192,7 +192,7 @@ func rabbitAPI(ctx context.Context, s *site, path string) ([]byte, error) {
 		return nil, err
 	}
 	req.SetBasicAuth("guest", "guest")
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := probeClient.Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -107,7 +107,7 @@ func getJSON(ctx context.Context, url string, into any) error {
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := probeClient.Do(req)
 	if err != nil {
 		return err
 	}
