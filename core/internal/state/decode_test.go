@@ -148,8 +148,10 @@ func TestForgedStatesAreIgnored(t *testing.T) {
 
 func TestAStateOfAnotherCommitIsIgnored(t *testing.T) {
 	t.Parallel()
-	s := state.Snapshot{Source: "ab", Partition: "c", Base: 7, High: 90, KeyFn: 1, Ordered: true,
-		Pending: []state.Pending{{Position: 7, Key: "k", HasKey: true}, {Position: 80, Key: "l", HasKey: true}}}
+	s := state.Snapshot{
+		Source: "ab", Partition: "c", Base: 7, High: 90, KeyFn: 1, Ordered: true,
+		Pending: []state.Pending{{Position: 7, Key: "k", HasKey: true}, {Position: 80, Key: "l", HasKey: true}},
+	}
 	b := state.Build(s, state.Vector, noLimit)
 	for name, tc := range map[string]struct {
 		source, partition string

@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"bytes"
 	"encoding/hex"
 	"fmt"
 	"math"
@@ -97,7 +98,7 @@ func TestALimitShortensAndNeverLies(t *testing.T) {
 		if len(b) > limit {
 			t.Fatalf("seed %d: %d bytes, limit %d", round, len(b), limit)
 		}
-		if len(whole) <= limit && string(b) != string(whole) {
+		if len(whole) <= limit && !bytes.Equal(b, whole) {
 			t.Fatalf("seed %d: the whole fits in %d, got something else", round, limit)
 		}
 		if b == nil {
@@ -195,8 +196,10 @@ func TestFailedBeyondTheLimitStillLeaveAPrefix(t *testing.T) {
 func TestKeysOfOneHashShareTheEarlierPosition(t *testing.T) {
 	t.Parallel()
 	const a, b = "key-388909", "key-1983190" // the same hash40, found by search
-	s := state.Snapshot{Source: source, Partition: partition, Base: 100, High: 100_000, KeyFn: keyFn, Ordered: true,
-		Pending: []state.Pending{{Position: 100, Key: a, HasKey: true, Attempts: 2}, {Position: 50_000, Key: b, HasKey: true, Attempts: 7}}}
+	s := state.Snapshot{
+		Source: source, Partition: partition, Base: 100, High: 100_000, KeyFn: keyFn, Ordered: true,
+		Pending: []state.Pending{{Position: 100, Key: a, HasKey: true, Attempts: 2}, {Position: 50_000, Key: b, HasKey: true, Attempts: 7}},
+	}
 	enc := state.Build(s, state.Vector, noLimit)
 	alone := s
 	alone.Pending = s.Pending[:1]
