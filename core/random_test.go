@@ -370,7 +370,7 @@ func (b *storm) finish(ctx context.Context, d *core.Delivery, what int, out stri
 	}
 	cancelled := ctx.Err() != nil
 	switch {
-	case what >= 28:
+	case what >= 30, what >= 28 && !cancelled: // an Ignore of a cancelled handler is an error like any other
 		e.ok[okKey(d.Fence, d.ID)] = append(e.ok[okKey(d.Fence, d.ID)], out)
 		e.terminal[d.ID] = true
 	case cancelled, what < 0, what >= 19 && what < 23:
