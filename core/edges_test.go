@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -207,4 +208,25 @@ func TestACrashDrawsNoConclusion(t *testing.T) {
 	}
 	f.push(msg("m1", ""))
 	time.Sleep(time.Minute)
+}
+
+func TestACancelledHandlerMayEndByGoexit(t *testing.T) {
+	t.Parallel()
+	f := newFake(driver.Each)
+	bubble(t, f, func(ctx context.Context, _ *core.Delivery) error {
+		<-ctx.Done()
+		runtime.Goexit()
+		return nil
+	}, func(s *core.Consumer) {
+		f.push(msg("m1", ""))
+		time.Sleep(time.Second)
+		_ = s.Drain(context.Background())
+	}, edit("p", func(p *core.Policy) {
+		p.DrainTimeout, p.DeadLetter = time.Second, core.Queue("dlq")
+		p.SetRetry(core.RetryPolicy{Attempts: 1})
+	}))
+	final, _ := f.settlements()
+	if n := len(f.sent("dlq")); n != 0 || len(final) != 1 || final[0].Disposition != driver.Return {
+		t.Errorf("%d dead letters, settled %v: cancelled is not failed", n, final)
+	}
 }

@@ -198,9 +198,10 @@ func (s *Consumer) exited(f *flight) {
 	s.mu.Lock()
 	t := f.run
 	f.run, f.stack = nil, nil
+	cause := t.ctx.ended()
 	t.ctx.finish()
 	t.d.end(fateOver)
-	s.conclude(f, &panicError{value: "the handler called runtime.Goexit"}, nil, decision{}, false, nil)
+	s.conclude(f, &panicError{value: "the handler called runtime.Goexit"}, cause, decision{}, false, nil)
 	s.ran(f)
 	s.workers.Go(s.worker)
 }
