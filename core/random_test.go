@@ -172,10 +172,11 @@ func (b *storm) consume(c *core.Client, calm bool) {
 		b.settled(s)
 	} else {
 		b.direct(s)
-		if b.r.IntN(2) == 0 { // the storm ends before the consumer does
-			b.mu.Lock()
-			b.calm = true
-			b.mu.Unlock()
+		b.mu.Lock() // the driver draws from b.r too, in goroutines of its own
+		ends := b.r.IntN(2) == 0
+		b.calm = b.calm || ends
+		b.mu.Unlock()
+		if ends { // the storm ends before the consumer does
 			s.SetLimit(limit)
 			b.untilDone()
 			b.settled(s)
