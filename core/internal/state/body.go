@@ -97,8 +97,12 @@ func (e *encoder) appendBitmap(b []byte, high int64, n, room int) (_ []byte, ok 
 	return b, true
 }
 
+// Without the search for repeats: gaps and bytes of a bitmap are rare ones among
+// frequent ones in no order, so it finds next to none, splits the statistics (5,000
+// random holes in 65,536: 3,890 bytes with it, 3,290 without) and takes three times as
+// long. Only a strict pattern would gain.
 var deflaters = sync.Pool{New: func() any {
-	w, _ := flate.NewWriter(nil, flate.DefaultCompression) // fails on an unknown level only
+	w, _ := flate.NewWriter(nil, flate.HuffmanOnly) // fails on an unknown level only
 	return w
 }}
 
