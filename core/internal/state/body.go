@@ -106,18 +106,27 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
+// release gives back what appendDeflated took.
+func (e *encoder) release() {
+	if e.deflater != nil {
+		deflaters.Put(e.deflater)
+	}
+	e.deflater = nil
+}
+
 func (e *encoder) appendDeflated(b []byte, enc byte, raw []byte) (_ []byte, ok bool) {
 	if len(raw) > maxRaw(enc, e.limit) {
 		return nil, false
 	}
+	if e.deflater == nil {
+		e.deflater = deflaters.Get().(*flate.Writer)
+	}
 	var out bytes.Buffer
-	w := deflaters.Get().(*flate.Writer)
-	defer deflaters.Put(w)
-	w.Reset(&out)
-	if _, err := w.Write(raw); err != nil {
+	e.deflater.Reset(&out)
+	if _, err := e.deflater.Write(raw); err != nil {
 		return nil, false
 	}
-	if err := w.Close(); err != nil {
+	if err := e.deflater.Close(); err != nil {
 		return nil, false
 	}
 	if out.Len() >= len(raw) || len(raw) > maxRaw(enc, out.Len()) {

@@ -181,6 +181,24 @@ func TestAStateOfAnotherCommitIsIgnored(t *testing.T) {
 	}
 }
 
+// A record that has failed is unfinished, whatever its key is by now.
+func TestAFailedRecordIsNeverDone(t *testing.T) {
+	t.Parallel()
+	for _, b := range [][]byte{
+		forge(state.Vector, byte(keyFn), 100, 1, 9<<1|1, "aaaaa", "\x02", 0, 0),
+		forge(state.Vector, byte(keyFn), 100, 1, 50<<1, "aaaaa", 0, 1, 0, 9, 2<<1),
+		forge(state.Runs, byte(keyFn), 100, 0, 1, 0, 9, 2<<1),
+	} {
+		c, err := state.Decode(b, source, partition, 1000, end, keyFn)
+		if err != nil || c.Done(1009, "b", true) || c.Done(1009, "", false) || !c.Done(1010, "b", true) {
+			t.Errorf("%+v, %v", c, err)
+		}
+		if n, _ := c.Attempts(1009); n != 2 {
+			t.Errorf("%d attempts", n)
+		}
+	}
+}
+
 func TestNoStateIsNoError(t *testing.T) {
 	t.Parallel()
 	c, err := state.Decode(nil, source, partition, 7, 0, 0)
@@ -247,7 +265,7 @@ func TestDecodeAllocatesByTheInput(t *testing.T) {
 		"counts":          forge(state.Runs, byte(keyFn), 1<<20, 1<<60, 0),
 		"deflated runs":   forge(state.RunsDeflated, byte(keyFn), 1<<20, packed(append([]byte{0xff, 0x7f}, bytes.Repeat([]byte{2}, 16_383)...)), 0),
 		"deflated bitmap": forge(state.BitmapDeflated, byte(keyFn), 1<<19-1, packed(make([]byte, 1<<16)), 0),
-		"bomb":            forge(state.BitmapDeflated, byte(keyFn), 1<<33-1, packed(make([]byte, 1<<30>>4)), 0),
+		"bomb":            forge(state.BitmapDeflated, byte(keyFn), 1<<26-1, packed(make([]byte, 1<<23)), 0),
 		"raw length":      forge(state.BitmapDeflated, byte(keyFn), uint64(1<<60), uint64(1<<57), 3, "\x03\x00\x00", 0),
 	}
 	for name, b := range inputs {
@@ -261,7 +279,7 @@ func TestDecodeAllocatesByTheInput(t *testing.T) {
 			t.Errorf("%s: %d bytes allocated for %d, limit %d", name, got, len(b), limit)
 		}
 	}
-	for range 3000 { // random bytes behind a good head
+	for range 500 { // random bytes behind a good head
 		body := make([]byte, rnd.IntN(200))
 		for i := range body {
 			body[i] = byte(rnd.Uint32()) >> rnd.IntN(8)

@@ -192,6 +192,21 @@ func TestFailedBeyondTheLimitStillLeaveAPrefix(t *testing.T) {
 	}
 }
 
+// A list of failed records that may be kept whole, but beside which no body fits, is
+// cut too.
+func TestTheListOfFailedGivesWay(t *testing.T) {
+	t.Parallel()
+	s := state.Snapshot{Source: source, Partition: partition, High: 300, KeyFn: keyFn, Pending: []state.Pending{
+		{Position: 0, Attempts: 1}, {Position: 2, Attempts: 1}, {Position: 4, Attempts: 1}}}
+	c, err := state.Decode(state.Encode(s, 16), source, partition, 0, 301, keyFn)
+	if err != nil || !c.Done(1, "", false) || c.Done(0, "", false) || c.Done(2, "", false) {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if n, _ := c.Attempts(0); n != 1 {
+		t.Errorf("%d attempts", n)
+	}
+}
+
 func TestKeysOfOneHashShareTheEarlierPosition(t *testing.T) {
 	t.Parallel()
 	const a, b = "key-388909", "key-1983190" // the same hash40, found by search
