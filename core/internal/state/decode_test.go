@@ -99,7 +99,7 @@ func TestForgedStatesAreIgnored(t *testing.T) {
 		"no list of failed":           {state.Malformed, forge(state.Runs, k, 100, 0)},
 		"other key function":          {state.OtherKeys, forge(state.Vector, k+1, 100, 1, 0, "aaaaa", 0, 0)},
 		"other key function, runs":    {0, forge(state.Runs, k+1, 100, 1, 0, 0)},
-		"more keys than bytes":        {state.Malformed, forge(state.Vector, k, 100, 1<<40, 0, "aaaaa", 0, 0)},
+		"more keys than bytes":        {state.Malformed, forge(state.Vector, k, 100, uint64(1<<40), 0, "aaaaa", 0, 0)},
 		"key cut short":               {state.Malformed, forge(state.Vector, k, 100, 1, 0, "aaa", 0, 0)},
 		"key beyond high":             {state.Malformed, forge(state.Vector, k, 100, 1, 101<<1, "aaaaa", 0, 0)},
 		"key wraps":                   {state.Malformed, forge(state.Vector, k, 100, 2, 9<<1, "aaaaa", huge-1, "bbbbb", 0, 0)},
@@ -128,12 +128,12 @@ func TestForgedStatesAreIgnored(t *testing.T) {
 		"failed twice":                {state.Malformed, forge(state.Runs, k, 100, 0, 2, 0, 1, 1<<1, 0, 1<<1)},
 		"failed twice, with a key":    {state.Malformed, forge(state.Vector, k, 100, 1, 9<<1|1, "aaaaa", "\x02", 0, 1, 0, 9, 1<<1)},
 		"failed wraps":                {state.BeyondEnd, forge(state.Runs, k, 100, 0, 2, 0, 5, 1<<1, huge, 1<<1)},
-		"attempts beyond 32 bits":     {state.Malformed, forge(state.Runs, k, 100, 0, 1, 0, 5, 1<<32)},
+		"attempts beyond 32 bits":     {state.Malformed, forge(state.Runs, k, 100, 0, 1, 0, 5, uint64(1<<32))},
 		"due wraps":                   {state.Malformed, forge(state.Runs, k, 100, 0, 1, 9, 5, 1<<1|1, huge)},
 		"due beyond the end of time":  {state.Malformed, forge(state.Runs, k, 100, 0, 1, 9, 5, 1<<1|1, uint64(math.MaxInt64))},
 		"waiting for nothing":         {state.Malformed, forge(state.Runs, k, 100, 0, 1, 0, 5, 1<<1|1, 0)},
 		"earliest due is overlong":    {state.Malformed, forge(state.Runs, k, 100, 0, 1, overlong, 5, 1<<1)},
-		"high watermark tells nobody": {state.BeyondEnd, forge(state.Runs, k, 1<<62, 0, 0)},
+		"high watermark tells nobody": {state.BeyondEnd, forge(state.Runs, k, uint64(1<<62), 0, 0)},
 	} {
 		hwm := int64(end)
 		if name == "deflate bomb" {
