@@ -262,7 +262,7 @@ func TestDecodeAllocatesByTheInput(t *testing.T) {
 		"runs":            forge(state.Runs, byte(keyFn), 1<<20, 200_000, bytes.Repeat([]byte{2}, 200_000), 0),
 		"vector":          forge(state.Vector, byte(keyFn), 1<<20, 100_000, bytes.Repeat([]byte{2, 1, 2, 3, 4, 5}, 100_000), 0, 0),
 		"failed":          forge(state.Runs, byte(keyFn), 1<<20, 0, 100_000, 0, bytes.Repeat([]byte{1, 2}, 100_000)),
-		"counts":          forge(state.Runs, byte(keyFn), 1<<20, 1<<60, 0),
+		"counts":          forge(state.Runs, byte(keyFn), 1<<20, uint64(1<<60), 0),
 		"deflated runs":   forge(state.RunsDeflated, byte(keyFn), 1<<20, packed(append([]byte{0xff, 0x7f}, bytes.Repeat([]byte{2}, 16_383)...)), 0),
 		"deflated bitmap": forge(state.BitmapDeflated, byte(keyFn), 1<<19-1, packed(make([]byte, 1<<16)), 0),
 		"bomb":            forge(state.BitmapDeflated, byte(keyFn), 1<<26-1, packed(make([]byte, 1<<23)), 0),
