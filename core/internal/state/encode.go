@@ -1,6 +1,7 @@
 package state
 
 import (
+	"compress/flate"
 	"encoding/binary"
 	"hash/crc32"
 	"math"
@@ -22,6 +23,7 @@ func Encode(s Snapshot, limit int) []byte {
 		return nil
 	}
 	e := newEncoder(s, limit)
+	defer e.release()
 	best := e.whole()
 	if best == nil {
 		best = e.prefix()
@@ -43,6 +45,7 @@ type encoder struct {
 	// allFailed: the list of failed records is short enough to be kept whole when the
 	// body has to be cut, because attempts forgotten are attempts made again.
 	allFailed bool
+	deflater  *flate.Writer // taken when first needed: it is large
 }
 
 // head is the first unfinished record of all keys with one hash.

@@ -11,5 +11,7 @@ const (
 
 // Build returns the whole of s in one encoding, nil if it is unfit or too long.
 func Build(s Snapshot, enc byte, limit int) []byte {
-	return newEncoder(s, limit).build(enc, s.High)
+	e := newEncoder(s, limit)
+	defer e.release()
+	return e.build(enc, s.High)
 }
