@@ -207,7 +207,10 @@ func (b *storm) direct(s *core.Consumer) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	busy := make([]sync.Mutex, len(b.parts))
-	for range b.r.IntN(25) {
+	b.mu.Lock()
+	steps := b.r.IntN(25)
+	b.mu.Unlock()
+	for range steps {
 		b.mu.Lock()
 		what, k, wait, n := b.r.IntN(9), b.r.IntN(len(b.parts)), time.Duration(b.r.IntN(150))*time.Millisecond, b.r.IntN(20)
 		b.mu.Unlock()
