@@ -54,7 +54,6 @@ type outMsg struct {
 	receipt driver.Receipt
 	until   time.Time // end of the lease
 	state   driver.Disposition
-	told    bool // core knows that it has ended
 	dead    bool // no longer with the consumer
 	redo    time.Time
 }
@@ -253,9 +252,8 @@ func (b *storm) pick(want driver.Demand) (got []driver.Received) {
 			}
 			if size := int64(m.Size()); size > left && (len(got) > 0 || left < want.Bytes) {
 				return got
-			} else {
-				left -= size
 			}
+			left -= size
 			room--
 			got = append(got, b.handOut(p, i, now))
 		}

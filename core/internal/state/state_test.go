@@ -198,7 +198,8 @@ func TestFailedBeyondTheLimitStillLeaveAPrefix(t *testing.T) {
 func TestTheListOfFailedGivesWay(t *testing.T) {
 	t.Parallel()
 	s := state.Snapshot{Source: source, Partition: partition, High: 300, KeyFn: keyFn, Pending: []state.Pending{
-		{Position: 0, Attempts: 1}, {Position: 2, Attempts: 1}, {Position: 4, Attempts: 1}}}
+		{Position: 0, Attempts: 1}, {Position: 2, Attempts: 1}, {Position: 4, Attempts: 1},
+	}}
 	c, err := state.Decode(state.Encode(s, 16), source, partition, 0, 301, keyFn)
 	if err != nil || !c.Done(1, "", false) || c.Done(0, "", false) || c.Done(2, "", false) {
 		t.Errorf("%+v, %v", c, err)
