@@ -250,7 +250,8 @@ func (b *storm) pick(want driver.Demand) (got []driver.Received) {
 				busy[m.Key] = busy[m.Key] || b.lease > 0 && b.effects.byKey && !b.isDone(p, i)
 				continue
 			}
-			if size := int64(m.Size()); size > left && (len(got) > 0 || left < want.Bytes) {
+			size := int64(m.Size())
+			if size > left && (len(got) > 0 || left < want.Bytes) {
 				return got
 			}
 			left -= size
