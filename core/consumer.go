@@ -322,7 +322,7 @@ func (s *Consumer) signalled(kind SignalKind, partition, id string, n int, err e
 	if o := s.c.o.Observer; o != nil {
 		o.Signalled(Signal{Subscription: s.name, Kind: kind, Partition: partition, ID: id, Count: n, Err: err})
 	}
-	s.c.o.Logger.Warn("varal: "+string(kind), "subscription", s.name, "partition", partition, "id", quoted(id), "count", n, "error", err)
+	s.c.o.Logger.Warn("varal: "+string(kind), "subscription", s.name, "partition", partition, "id", printable(id), "count", n, "error", err)
 }
 
 // isShutdown reports whether an attempt ended because it was cancelled by us and not

@@ -81,8 +81,11 @@ func (s *Consumer) failureRecord(f *flight) []Header {
 	}
 	class := driver.ClassOf(f.cause)
 	className := "unclassified"
-	if class != 0 {
+	switch {
+	case class != 0:
 		className = class.String()
+	case errors.Is(f.cause, ErrPermanent):
+		className = driver.Permanent.String()
 	}
 	attempts := f.base + f.failures - 1
 	if f.reason == reasonUndecodable || f.reason == reasonTooLarge {

@@ -80,8 +80,13 @@ func (s *steer) Error() string {
 
 func (s *steer) Unwrap() error { return s.err }
 
+// Is lets a test ask a handler's error for what it says: errors.Is(err, ErrPermanent).
+func (s *steer) Is(target error) bool {
+	return s.verdict == verdictPermanent && target == ErrPermanent //nolint:errorlint // a sentinel, compared as errors.Is does
+}
+
 // Permanent marks err as one that no retry will mend: the message is dead-lettered
-// at once. err may be nil.
+// at once. err may be nil. errors.Is(Permanent(err), ErrPermanent) is true.
 func Permanent(err error) error { return &steer{verdict: verdictPermanent, err: err} }
 
 // Ignore marks the message as done although the handler failed with err.

@@ -165,3 +165,17 @@ func TestForwardDropsOurHeaders(t *testing.T) {
 		t.Errorf("forwarded %+v", m)
 	}
 }
+
+func TestPermanentCanBeAskedFor(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("no such table")
+	err := core.Permanent(cause)
+	if !errors.Is(err, core.ErrPermanent) || !errors.Is(err, cause) {
+		t.Errorf("%v is neither permanent nor its cause", err)
+	}
+	for _, other := range []error{core.Ignore(cause), core.Return(cause), core.Halt(cause), core.RetryAfter(time.Second, cause), cause} {
+		if errors.Is(other, core.ErrPermanent) {
+			t.Errorf("%v counts as permanent", other)
+		}
+	}
+}

@@ -128,3 +128,14 @@ func quoted(s string) string {
 	}
 	return fmt.Sprintf("%q", s)
 }
+
+// printable is an id as a log may show it: as it is where that is harmless, since the
+// log quotes it again.
+func printable(id string) string {
+	for i := range len(id) {
+		if c := id[i]; c <= ' ' || c >= 0x7f || c == '"' || i == 256 {
+			return quoted(id)
+		}
+	}
+	return id
+}
