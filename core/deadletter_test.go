@@ -176,3 +176,13 @@ func FuzzIncomingHeaders(f *testing.F) {
 		}
 	})
 }
+
+func TestDeadLetterOfAPermanentErrorSaysSo(t *testing.T) {
+	t.Parallel()
+	dead := deadLetterOf(t, msg("id-1", ""), 0, core.Permanent(errors.New("no")), core.Limits{})
+	class, _ := dead.Header(driver.HeaderErrorClass)
+	reason, _ := dead.Header(driver.HeaderFailureReason)
+	if class != "permanent" || reason != "permanent" {
+		t.Errorf("class %q, reason %q", class, reason)
+	}
+}
