@@ -13,9 +13,11 @@ import (
 
 // printer writes the progress lines and keeps the failures for the end.
 type printer struct {
-	mu       sync.Mutex
-	out      io.Writer
-	colour   bool
+	mu     sync.Mutex
+	out    io.Writer
+	colour bool
+
+	results  sync.Mutex // guards failures, and session.tally: two test runs may be under way
 	failures []failure
 }
 
@@ -66,19 +68,32 @@ func (s *session) stage(st stage) {
 }
 
 func (s *session) pass(what string, took time.Duration, note string) {
-	s.tally.passed++
+	s.count(tally{passed: 1})
 	s.result(green, "ok", what, took, note)
+}
+
+func (s *session) count(t tally) {
+	s.results.Lock()
+	defer s.results.Unlock()
+	s.tally.add(t)
+}
+
+// failed keeps the output of a failure for the summary.
+func (p *printer) failed(what, output string) {
+	p.results.Lock()
+	defer p.results.Unlock()
+	p.failures = append(p.failures, failure{what, output})
 }
 
 // skip is loud: a check that did not run must not look like one that passed.
 func (s *session) skip(what, why string) {
-	s.tally.skipped++
+	s.count(tally{skipped: 1})
 	s.line("  %s %s: %s", s.paint(yellow, "SKIP"), what, why)
 }
 
 func (s *session) fail(what, output string) {
-	s.tally.failed++
-	s.failures = append(s.failures, failure{what, output})
+	s.count(tally{failed: 1})
+	s.failed(what, output)
 	s.line("  %s %s", s.paint(red, "FAIL"), what)
 }
 

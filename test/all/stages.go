@@ -110,7 +110,7 @@ func (s *session) brokers() {
 func (s *session) broker(r brokers.Report) {
 	switch {
 	case r.Used():
-		s.tally.passed++
+		s.count(tally{passed: 1})
 		s.line("  %s   %s", s.paint(green, "ok"), r)
 	case s.ci && slices.Contains(required, r.Broker):
 		s.fail("broker "+r.Broker, r.String())

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Scorecard is the record of runs: what README tables are generated from.
@@ -94,12 +95,36 @@ func Update(change func(*Scorecard)) error {
 	if path == "" {
 		return nil
 	}
+	unlock, err := lockCard(path + ".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	s, err := ReadScorecard(path)
 	if err != nil {
 		return err
 	}
 	change(&s)
 	return s.Write(path)
+}
+
+// lockCard keeps two test binaries that end at once from writing over each other's
+// part. A lock older than a minute was left by one that was killed.
+func lockCard(path string) (unlock func(), err error) {
+	for range 600 {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if err == nil {
+			return func() { _ = os.Remove(path) }, f.Close()
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > time.Minute {
+			_ = os.Remove(path)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return nil, fmt.Errorf("%s is held by another run", path)
 }
 
 var marks = map[Outcome]string{Pass: "✓", Refused: "refused", NotExercised: "not exercised", Fail: "**fail**"}
