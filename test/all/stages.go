@@ -161,6 +161,9 @@ func (s *session) modules() {
 		if s.step(name+": go build ./...", dir, nil, "go", "build", "./...") {
 			s.step(name+": go vet ./...", dir, nil, "go", "vet", "./...")
 		}
+		if name == filepath.Join("test", "compose") {
+			s.step("docker-compose.yml, as docker compose reads it", dir, nil, "go", "run", ".", filepath.Join(s.root, "docker-compose.yml"))
+		}
 	}
 }
 
