@@ -71,7 +71,8 @@ type Client struct {
 	closing   bool // Close was called: no new consumer
 	closed    bool // the consumers have drained: no new publish
 	consumers map[*Consumer]struct{}
-	publishes sync.WaitGroup // Publish calls under way, so that Close lets them end
+	failed    map[string]error // subscriptions that ended with an error and have not been started again
+	publishes sync.WaitGroup   // Publish calls under way, so that Close lets them end
 	provision provisioned
 	link      link
 }
@@ -84,7 +85,7 @@ func NewClient(d driver.Driver, o Options) *Client {
 	}
 	setDefault(&o.PublishTimeout, 30*time.Second)
 	o.Limits.setDefaults()
-	return &Client{d: d, o: o, ids: newIDSource(), consumers: map[*Consumer]struct{}{}}
+	return &Client{d: d, o: o, ids: newIDSource(), consumers: map[*Consumer]struct{}{}, failed: map[string]error{}}
 }
 
 // Capabilities tells what a destination can do with this broker, without a network

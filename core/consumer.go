@@ -191,6 +191,7 @@ func (c *Client) register(s *Consumer) error {
 		return errClosed("subscribe " + s.name)
 	}
 	c.consumers[s] = struct{}{}
+	delete(c.failed, s.name)
 	return nil
 }
 

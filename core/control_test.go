@@ -254,3 +254,53 @@ func TestObserverIsToldEverything(t *testing.T) {
 		t.Errorf("told %+v", r)
 	}
 }
+
+func TestHealthRemembersASubscriptionThatFailed(t *testing.T) {
+	t.Parallel()
+	f := newFake(driver.Each)
+	synctest.Test(t, func(t *testing.T) {
+		f.wake = make(chan struct{}, 1)
+		c := client(f)
+		halt := true
+		h := func(context.Context, *core.Delivery) error {
+			if halt {
+				return core.Halt(errors.New("enough"))
+			}
+			return nil
+		}
+		s, err := c.Start(t.Context(), in, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.push(msg("m1", ""))
+		_ = s.Wait()
+		if got := c.Health(); got.Ready {
+			t.Error("ready although its only subscription has failed")
+		}
+		halt, f.closed = false, false
+		if s, err = c.Start(t.Context(), in, h); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if got := c.Health(); !got.Ready {
+			t.Errorf("started again, and still %v", got.Reasons)
+		}
+		_ = s.Drain(context.Background())
+		_ = c.Close(context.Background())
+	})
+}
+
+func TestADueHeaderIsNothingWhereNobodyDelays(t *testing.T) {
+	t.Parallel()
+	f := newFake(driver.UpTo)
+	handled := 0
+	bubble(t, f, func(context.Context, *core.Delivery) error { handled++; return nil }, func(*core.Consumer) {
+		m := msg("m1", "")
+		m.Headers = []core.Header{{Key: driver.HeaderDue, Value: time.Now().Add(time.Hour).Format(time.RFC3339Nano)}}
+		f.push(m)
+		time.Sleep(time.Second)
+		if handled != 1 {
+			t.Errorf("handled %d times: a header of a stranger holds up the log", handled)
+		}
+	})
+}

@@ -92,7 +92,7 @@ func (s *Consumer) failureRecord(f *flight) []Header {
 		attempts = 0
 	}
 	out := []Header{
-		{Key: driver.HeaderSource, Value: s.from.Shape.String() + " " + s.from.Name},
+		{Key: driver.HeaderSource, Value: s.from.Shape.String() + " " + s.sub.From.Name},
 		{Key: driver.HeaderSourceGroup, Value: s.sub.Group},
 		{Key: driver.HeaderSourcePart, Value: f.rec.Receipt.Partition},
 		{Key: driver.HeaderSourceOffset, Value: place},

@@ -143,7 +143,7 @@ func newStorm(seed int) *storm {
 
 // consume runs one consumer: through a storm, or until everything has ended.
 func (b *storm) consume(c *core.Client, calm bool) {
-	limit, slots := 1+b.r.IntN(20), 1+b.r.IntN(6)
+	limit, slots := 1+b.intN(20), 1+b.intN(6)
 	b.effects.slots = slots
 	var s *core.Consumer
 	started := make(chan struct{})
@@ -172,11 +172,10 @@ func (b *storm) consume(c *core.Client, calm bool) {
 		b.settled(s)
 	} else {
 		b.direct(s)
-		b.mu.Lock() // the driver draws from b.r too, in goroutines of its own
-		ends := b.r.IntN(2) == 0
-		b.calm = b.calm || ends
-		b.mu.Unlock()
-		if ends { // the storm ends before the consumer does
+		if b.intN(2) == 0 { // the storm ends before the consumer does
+			b.mu.Lock()
+			b.calm = true
+			b.mu.Unlock()
 			s.SetLimit(limit)
 			b.untilDone()
 			b.settled(s)
@@ -207,10 +206,7 @@ func (b *storm) direct(s *core.Consumer) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	busy := make([]sync.Mutex, len(b.parts))
-	b.mu.Lock()
-	steps := b.r.IntN(25)
-	b.mu.Unlock()
-	for range steps {
+	for range b.intN(25) {
 		b.mu.Lock()
 		what, k, wait, n := b.r.IntN(9), b.r.IntN(len(b.parts)), time.Duration(b.r.IntN(150))*time.Millisecond, b.r.IntN(20)
 		b.mu.Unlock()

@@ -249,7 +249,7 @@ func (s *Consumer) inspect(f *flight, now time.Time) (limited bool) {
 		// A redrive for another group of this log: settled unseen.
 		f.unseen = true
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack})
-	case info.due.After(now):
+	case info.due.After(now) && s.caps.Delay > 0: // elsewhere nobody of ours can have written it
 		f.phase = phaseHop
 	}
 	return dropped > 0

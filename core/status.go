@@ -97,8 +97,11 @@ func (c *Client) Health() Health {
 	for s := range c.consumers {
 		running = append(running, s)
 	}
-	c.mu.Unlock()
 	h := Health{Subscriptions: []Status{}}
+	for name, err := range c.failed {
+		h.Reasons = append(h.Reasons, name+": "+err.Error())
+	}
+	c.mu.Unlock()
 	if closed {
 		h.Reasons = append(h.Reasons, "the client was closed")
 	}

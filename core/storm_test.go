@@ -64,6 +64,13 @@ func (b *storm) violation(format string, args ...any) {
 	}
 }
 
+// intN is for whoever does not hold mu.
+func (b *storm) intN(n int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.r.IntN(n)
+}
+
 func (b *storm) chance(percent int) bool { return !b.calm && b.r.IntN(100) < percent }
 
 func (b *storm) Capabilities(driver.Destination) driver.Capabilities {

@@ -193,5 +193,10 @@ func (s *Consumer) finish(clean bool) {
 	s.pcancel()
 	s.hurry() // releases its context
 	s.c.unregister(s)
+	if s.err != nil { // nobody writes it any more
+		s.c.mu.Lock()
+		s.c.failed[s.name] = s.err
+		s.c.mu.Unlock()
+	}
 	close(s.done)
 }
