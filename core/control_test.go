@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -261,9 +262,10 @@ func TestHealthRemembersASubscriptionThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f.wake = make(chan struct{}, 1)
 		c := client(f)
-		halt := true
+		var halt atomic.Bool
+		halt.Store(true)
 		h := func(context.Context, *core.Delivery) error {
-			if halt {
+			if halt.Load() {
 				return core.Halt(errors.New("enough"))
 			}
 			return nil
@@ -277,7 +279,8 @@ func TestHealthRemembersASubscriptionThatFailed(t *testing.T) {
 		if got := c.Health(); got.Ready {
 			t.Error("ready although its only subscription has failed")
 		}
-		halt, f.closed = false, false
+		halt.Store(false)
+		f.closed = false
 		if s, err = c.Start(t.Context(), in, h); err != nil {
 			t.Fatal(err)
 		}
@@ -293,14 +296,14 @@ func TestHealthRemembersASubscriptionThatFailed(t *testing.T) {
 func TestADueHeaderIsNothingWhereNobodyDelays(t *testing.T) {
 	t.Parallel()
 	f := newFake(driver.UpTo)
-	handled := 0
-	bubble(t, f, func(context.Context, *core.Delivery) error { handled++; return nil }, func(*core.Consumer) {
+	var handled atomic.Int32
+	bubble(t, f, func(context.Context, *core.Delivery) error { handled.Add(1); return nil }, func(*core.Consumer) {
 		m := msg("m1", "")
 		m.Headers = []core.Header{{Key: driver.HeaderDue, Value: time.Now().Add(time.Hour).Format(time.RFC3339Nano)}}
 		f.push(m)
 		time.Sleep(time.Second)
-		if handled != 1 {
-			t.Errorf("handled %d times: a header of a stranger holds up the log", handled)
+		if n := handled.Load(); n != 1 {
+			t.Errorf("handled %d times: a header of a stranger holds up the log", n)
 		}
 	})
 }

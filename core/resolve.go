@@ -66,7 +66,7 @@ var supporters = [driver.NeedCount]string{
 	driver.NeedDeadLetter:   "middleware.DeadLetter",
 	driver.NeedCounts:       "a queue that counts deliveries",
 	driver.NeedTTL:          "a destination whose messages expire",
-	driver.NeedDedup:        "middleware.Dedup",
+	driver.NeedDedup:        "the broker's own window, or a DedupStore of yours",
 	driver.NeedPriority:     "a queue with priorities",
 	driver.NeedTransactions: "a broker with transactions",
 }
