@@ -92,6 +92,7 @@ var badFiles = []struct{ name, text string }{
 	{"no url", with("    url: kafka://localhost:9092\n", "")},
 	{"empty url", with("url: kafka://localhost:9092", "url:")},
 	{"password without user", with("    user: kitchen\n", "")},
+	{"user without password", with("    password: ${env:VARAL_TEST_MISSING}\n", "")},
 	{"password is a list", with("${env:VARAL_TEST_MISSING}", "["+canary+"]")},
 	{"provision", with("provision: create", "provision: maybe")},
 	{"no shape", with("{shape: topic}", "{}")},

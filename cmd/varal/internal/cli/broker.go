@@ -30,7 +30,7 @@ func (b *broker) flags(f *pflag.FlagSet) {
 	f.StringVar(&b.url, "url", "", "broker; default $"+adapters.EnvURL)
 	f.StringVar(&b.file, "file", "", "YAML file with brokers (docs/configuration.md)")
 	f.StringVar(&b.section, "broker", "", "section of --file; default $"+adapters.EnvBroker+", else the file's own")
-	f.StringVar(&b.prefix, "prefix", "", "put before the name of every destination")
+	f.StringVar(&b.prefix, "prefix", "", "put before the name of every destination and group")
 	f.BoolVar(&b.create, "create", false, "create destinations that do not exist")
 	f.DurationVar(&b.timeout, "timeout", 15*time.Second, "how long to wait for the broker")
 }
