@@ -280,7 +280,7 @@ func loginError(e endpoint, err error, hungUpAfter time.Duration) error {
 	case ok && reply.Server:
 		return err
 	case errors.Is(err, amqp.ErrCredentials) && hungUpAfter >= silence:
-		return driver.Errorf("connect to "+e.addr(), driver.Denied, "user %q or its password was not accepted: %w", e.user, err)
+		return driver.Errorf("connect to "+e.addr(), driver.Denied, "user or password was not accepted: %w", err)
 	case errors.Is(err, amqp.ErrSASL):
 		return driver.Errorf("connect to "+e.addr(), driver.Denied, "the broker does not offer this login (PLAIN, or EXTERNAL with a client certificate): %w", err)
 	case ok:
