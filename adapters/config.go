@@ -35,7 +35,7 @@ type Config struct {
 	// VARAL_BROKER, else the file's own "broker:", else its only section. Without a
 	// File it must be empty.
 	Broker string
-	// Prefix is put before the name of every destination. "" = the file's prefix.
+	// Prefix is put before the name of every destination and group. "" = the file's prefix.
 	Prefix string
 	// Provision says what to do about destinations that do not exist. 0 = the file's
 	// provision; else create for memory, where nothing could exist yet, and verify for

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/varal-go/varal/adapters"
+	"github.com/varal-go/varal/core/driver"
 )
 
 // TestDocumented: every field the reader knows is in docs/configuration.md, and the
@@ -42,6 +43,34 @@ func TestDocumented(t *testing.T) {
 		for _, field := range strings.Split(list, ", ") {
 			if !strings.Contains(doc, "`"+field+"`") {
 				t.Errorf("docs/configuration.md does not name the field %s", field)
+			}
+		}
+	}
+}
+
+// TestCapabilitiesDocumented: the table, the contract and the application's package say
+// the same of every capability.
+func TestCapabilitiesDocumented(t *testing.T) {
+	t.Parallel()
+	read := func(path string) string {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	doc := strings.ReplaceAll(read("../docs/configuration.md"), "`", "")
+	driverText, coreText := read("../core/driver/capabilities.go"), read("../core/types.go")
+	for n := range driver.NeedCount {
+		_, row, ok := strings.Cut(doc, "\n| "+n.String()+" | ")
+		sentence, _, _ := strings.Cut(row, " |\n")
+		if !ok || sentence == "" {
+			t.Errorf("docs/configuration.md has no row for the capability %s", n)
+			continue
+		}
+		for name, text := range map[string]string{"driver": driverText, "core": coreText} {
+			if !strings.Contains(text, ": "+sentence+".\n") {
+				t.Errorf("package %s does not say of %s: %s", name, n, sentence)
 			}
 		}
 	}

@@ -126,6 +126,9 @@ func (f *File) section(o *object) *section {
 	if o.has("password") && !o.has("user") {
 		o.fail("user", "a password needs a user beside it")
 	}
+	if o.has("user") && !o.has("password") {
+		o.fail("user", "a user needs a password beside it")
+	}
 	if text := s.password.Reveal(); text != "" && !strings.Contains(text, "${") {
 		f.warnings = append(f.warnings, fmt.Sprintf("%s:%d: a password is written in the file: use ${env:NAME} or ${file:/path}", f.name, o.line))
 	}

@@ -13,6 +13,7 @@ const (
 	maxWait        = 7 * 24 * time.Hour
 	maxPrefetch    = 1 << 24
 	maxConcurrency = 1 << 20
+	maxAttempts    = 1000
 )
 
 // subscription is one entry of subscriptions.
@@ -128,12 +129,42 @@ func (f *File) failureLayers(o *object, add func(string, func(*core.Policy))) {
 		e := choice(o, "on_exhausted", []string{"halt", "discard"}, []core.Exhausted{core.ExhaustedHalt, core.ExhaustedDiscard})
 		add("OnExhausted", func(p *core.Policy) { p.Exhausted = e })
 	}
+	refuseCombinations(o)
+}
+
+// refuseCombinations says in the words of the file what core would say in those of code
+// when the subscription starts.
+func refuseCombinations(o *object) {
+	dead, ackFirst := "", o.boolean("ack_first")
+	for _, key := range []string{"native_dead_letter", "dead_letter"} {
+		if key == "dead_letter" && o.has(key) || key != "dead_letter" && o.boolean(key) {
+			dead = key
+		}
+	}
+	attempts := 0
+	if o.has("retry") {
+		attempts = o.child("retry").number("attempts", 1, maxAttempts)
+	}
+	switch {
+	case ackFirst && o.has("retry"):
+		o.fail("ack_first", "a message acknowledged before the handler cannot be tried again: drop retry or ack_first")
+	case ackFirst && dead != "":
+		o.fail("ack_first", "a message acknowledged before the handler cannot become a dead letter: drop %s or ack_first", dead)
+	case ackFirst && o.has("order") && o.text("order") == "by-key":
+		o.fail("ack_first", "order per key does not survive a failure that was acknowledged before: drop order or ack_first")
+	case o.has("dead_letter") && o.boolean("native_dead_letter"):
+		o.fail("native_dead_letter", "dead_letter is set too: keep one")
+	case dead != "" && o.has("on_exhausted"):
+		o.fail("on_exhausted", "%s says already what becomes of the message: keep one", dead)
+	case attempts > 0 && dead == "" && !o.has("on_exhausted"):
+		o.child("retry").fail("attempts", "after %d attempts there is no place for the message: add dead_letter, or say on_exhausted: halt or on_exhausted: discard", attempts)
+	}
 }
 
 func retry(o *object) core.RetryPolicy {
 	o.known("base", "cap", "attempts", "max_elapsed", "jitter")
 	return core.RetryPolicy{
-		Base: o.duration("base", maxWait), Cap: o.duration("cap", maxWait), Attempts: o.number("attempts", 1, 1000),
+		Base: o.duration("base", maxWait), Cap: o.duration("cap", maxWait), Attempts: o.number("attempts", 1, maxAttempts),
 		MaxElapsed: o.duration("max_elapsed", 365*24*time.Hour),
 		Jitter:     choice(o, "jitter", []string{"full", "half", "none"}, []core.Jitter{core.FullJitter, core.HalfJitter, core.NoJitter}),
 	}

@@ -6,7 +6,9 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"unicode"
 
+	"github.com/varal-go/varal/adapters/internal/sdktext"
 	"github.com/varal-go/varal/adapters/kafka"
 	"github.com/varal-go/varal/adapters/memory"
 	"github.com/varal-go/varal/adapters/rabbitmq"
@@ -115,7 +117,7 @@ func (t *target) oneTLS(inURL *TLS) (*TLS, error) {
 }
 
 // explain gives an adapter's error the broker's name and a class, and takes secrets
-// out of its text.
+// out of what a client library says in it.
 func (t *target) explain(err error) error {
 	class := driver.ClassOf(err)
 	if class == 0 { // ParseURL of an adapter may return a plain error: it is about the URL
@@ -132,20 +134,34 @@ type scrubbed struct {
 }
 
 func (s *scrubbed) Error() string {
-	text := s.err.Error()
+	text := sdktext.Rewrite(s.err, s.scrub)
 	if e, ok := s.err.(*driver.Error); ok { //nolint:errorlint // the outermost only: its class is told by whoever wraps this
 		text = strings.TrimSuffix(text, " ("+e.Class.String()+")")
 	}
-	text = strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") // errors.Join writes lines
+	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") // errors.Join writes lines
+}
+
+const withheld = "<text of the client library withheld: it holds part of the password>"
+
+// scrub hides the secrets in the text of a client library. Only a secret that stands out
+// can be cut out of a text: in place of a short one, or of a word, the gaps would spell
+// it ("***assword").
+func (s *scrubbed) scrub(text string) string {
 	// Longest first: a secret that begins with another would keep its tail otherwise.
 	all := slices.SortedFunc(slices.Values(s.secrets), func(a, b string) int { return len(b) - len(a) })
 	for _, secret := range all {
-		if secret != "" {
+		switch {
+		case secret == "" || !strings.Contains(text, secret):
+		case len(secret) < 8 || !strings.ContainsFunc(secret, notLetter):
+			return withheld
+		default:
 			text = strings.ReplaceAll(text, secret, hidden)
 		}
 	}
 	return text
 }
+
+func notLetter(r rune) bool { return !unicode.IsLetter(r) }
 
 func (s *scrubbed) Unwrap() error { return s.err }
 

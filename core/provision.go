@@ -53,7 +53,7 @@ func unmet(to Destination, changes []driver.Change) error {
 		}
 		if ch.Field == "exists" {
 			return driver.Errorf("check "+to.String(), driver.NotFound,
-				"%s does not exist: create it with the broker's tools, or set provision: create", ch.Subject)
+				"%s does not exist: create it with the broker's tools, or set provision: create (Config.Provision = core.ProvisionCreate, --create)", ch.Subject)
 		}
 		diffs = append(diffs, fmt.Sprintf("%s of %s is %s, wanted %s", ch.Field, ch.Subject, ch.Have, ch.Want))
 	}

@@ -54,19 +54,33 @@ type Need = driver.Need
 
 // The needs.
 const (
-	NeedDurable      = driver.NeedDurable
-	NeedReplay       = driver.NeedReplay
-	NeedPosition     = driver.NeedPosition
-	NeedOrdered      = driver.NeedOrdered
+	// NeedDurable: a confirmed message survives a restart of the broker.
+	NeedDurable = driver.NeedDurable
+	// NeedReplay: messages stay after they were acknowledged, and a group can go back to them.
+	NeedReplay = driver.NeedReplay
+	// NeedPosition: a group can begin at an offset or a time, or be moved there.
+	NeedPosition = driver.NeedPosition
+	// NeedOrdered: messages of one key are delivered in the order they were published in.
+	NeedOrdered = driver.NeedOrdered
+	// NeedOrderedRetry: the order holds through a failed attempt: what is behind it waits.
 	NeedOrderedRetry = driver.NeedOrderedRetry
-	NeedSchedule     = driver.NeedSchedule
-	NeedDelayNack    = driver.NeedDelayNack
-	NeedLease        = driver.NeedLease
-	NeedDeadLetter   = driver.NeedDeadLetter
-	NeedCounts       = driver.NeedCounts
-	NeedTTL          = driver.NeedTTL
-	NeedDedup        = driver.NeedDedup
-	NeedPriority     = driver.NeedPriority
+	// NeedSchedule: a message can be published now and delivered later (Message.Delay).
+	NeedSchedule = driver.NeedSchedule
+	// NeedDelayNack: a failed message can be given back to come again after a wait.
+	NeedDelayNack = driver.NeedDelayNack
+	// NeedLease: a delivery is held for a time that can be extended, and then goes to somebody else.
+	NeedLease = driver.NeedLease
+	// NeedDeadLetter: a rejected message is kept somewhere else and not dropped.
+	NeedDeadLetter = driver.NeedDeadLetter
+	// NeedCounts: the deliveries of a message are counted, so that attempts outlive the consumer.
+	NeedCounts = driver.NeedCounts
+	// NeedTTL: a message that waited longer than its Message.TTL is not delivered any more.
+	NeedTTL = driver.NeedTTL
+	// NeedDedup: a second message with the same ID is dropped, within a window of time.
+	NeedDedup = driver.NeedDedup
+	// NeedPriority: of the messages that wait, those with a higher Message.Priority come first.
+	NeedPriority = driver.NeedPriority
+	// NeedTransactions: several publishes and settles take effect together or not at all.
 	NeedTransactions = driver.NeedTransactions
 )
 

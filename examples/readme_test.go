@@ -1,11 +1,16 @@
 package examples_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/varal-go/varal/adapters"
+	"github.com/varal-go/varal/core"
+	"github.com/varal-go/varal/middleware"
 )
 
 // block returns the first fenced block of a language after a text.
@@ -96,7 +101,7 @@ func run(ctx context.Context) error {
 // destinations, and every figure that a seed fixes.
 func TestReadmeDemo(t *testing.T) {
 	t.Parallel()
-	shown := strings.Split(strings.TrimSpace(block(t, readme(t), "ticket by ticket:", "")), "\n")
+	shown := strings.Split(strings.TrimSpace(block(t, readme(t), "differ from run to run:", "")), "\n")
 	printed := strings.Split(goRun(t, "./cmd/varal", "demo"), "\n")
 	for i := range shown {
 		got, want := strings.Fields(printed[i]), strings.Fields(shown[i])
@@ -108,6 +113,21 @@ func TestReadmeDemo(t *testing.T) {
 		if g, w := strings.Join(got, " "), strings.Join(want, " "); g != w {
 			t.Errorf("README line %d\nshows  %s\nprints %s", i+1, w, g)
 		}
+	}
+}
+
+// TestReadmeRefusal: the refusal it quotes is the one that is returned.
+func TestReadmeRefusal(t *testing.T) {
+	t.Parallel()
+	c, err := adapters.Open(t.Context(), adapters.Config{URL: "memory:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()
+	_, err = c.DescribeSubscription(core.Subscription{From: core.Queue("tickets"), Group: "kitchen"}, middleware.SessionOrder(16))
+	quoted := strings.TrimSpace(block(t, readme(t), "is refused with", ""))
+	if err == nil || !strings.Contains(err.Error(), quoted) {
+		t.Errorf("README quotes %q, and it is %v", quoted, err)
 	}
 }
 

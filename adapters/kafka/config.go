@@ -215,7 +215,7 @@ func (c Config) checkPlain(addr string) error {
 	return errInsecure
 }
 
-var errInsecure = errors.New("sasl: PLAIN without TLS sends the password in the clear to a broker beyond loopback: set tls, use SCRAM-SHA-512, or set allow_insecure")
+var errInsecure = errors.New("sasl: PLAIN without TLS sends the password in the clear to a broker beyond loopback: write kafkas://, or add ?sasl=SCRAM-SHA-512 or ?allow_insecure=true to the URL (Config.TLS, SASL.Mechanism, AllowInsecure)")
 
 // checkBroker accepts host:port. Its errors do not quote the address: part of a
 // password may have ended up there.

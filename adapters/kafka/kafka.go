@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/varal-go/varal/adapters/internal/deadline"
+	"github.com/varal-go/varal/adapters/internal/sdktext"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -53,7 +54,7 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 	cl, err := kgo.NewClient(append(opts, d.publishOptions()...)...)
 	if err != nil {
 		kill()
-		return nil, driver.Errorf(op, driver.Permanent, "%w", err)
+		return nil, driver.Errorf(op, driver.Permanent, "%w", sdktext.Mark(err))
 	}
 	d.cl, d.adm = cl, kadm.NewClient(cl)
 	if err := d.ask(ctx); err != nil {
@@ -71,7 +72,7 @@ func (d *kafka) ask(ctx context.Context) error {
 	defer cancel()
 	meta, err := d.adm.BrokerMetadata(ctx)
 	if err != nil {
-		return d.conf.hint(d.explain(err))
+		return d.conf.hint(sdktext.Mark(d.explain(err)))
 	}
 	if len(meta.Brokers) == 0 {
 		return errors.New("the cluster answered but names no broker")

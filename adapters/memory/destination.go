@@ -149,6 +149,8 @@ func checkStart(op string, shape driver.Shape, start driver.Position) error {
 	switch k := start.Kind; {
 	case k == driver.Default, k == driver.Earliest, k == driver.Latest && shape == driver.Topic, shape == driver.Stream:
 		return nil
+	case k == driver.Latest:
+		return driver.Errorf(op, driver.Unsupported, "position: a %s cannot start at %q; only a topic's group or a stream can", shape, k)
 	default:
 		return driver.Errorf(op, driver.Unsupported, "position: a %s cannot start at %q; only a stream can", shape, k)
 	}

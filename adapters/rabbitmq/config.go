@@ -204,7 +204,7 @@ func check(c Config) (*settings, error) {
 			return nil, fmt.Errorf("Config.URLs[%d]: %w", i, err)
 		}
 		if !e.tls && !c.AllowInsecure && !loopback(e.host) {
-			return nil, fmt.Errorf("Config.URLs[%d]: a password would travel unencrypted to %s: use amqps:// or set allow_insecure", i, e.host)
+			return nil, fmt.Errorf("Config.URLs[%d]: a password would travel unencrypted to %s: write amqps://, or add ?allow_insecure=true to the URL (Config.AllowInsecure)", i, e.host)
 		}
 		s.ends = append(s.ends, e)
 	}

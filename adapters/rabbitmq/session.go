@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/varal-go/varal/adapters/internal/deadline"
+	"github.com/varal-go/varal/adapters/internal/sdktext"
 	"github.com/varal-go/varal/adapters/internal/tlsconf"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -201,7 +202,7 @@ func (l *link) dial(ctx context.Context, e endpoint) (*session, error) {
 	defer cancel()
 	raw, err := l.cfg.Dial(ctx, "tcp", e.addr())
 	if err != nil {
-		return nil, err
+		return nil, sdktext.Mark(err)
 	}
 	if e.tls {
 		conf, err := l.tlsConfig(e)
@@ -213,9 +214,9 @@ func (l *link) dial(ctx context.Context, e endpoint) (*session, error) {
 		if err := secure.HandshakeContext(ctx); err != nil {
 			_ = raw.Close()
 			if refusedCertificate(err) {
-				return nil, driver.Errorf("connect to "+e.addr(), driver.Denied, "%w", err)
+				return nil, driver.Errorf("connect to "+e.addr(), driver.Denied, "%w", sdktext.Mark(err))
 			}
-			return nil, err
+			return nil, sdktext.Mark(err)
 		}
 		raw = secure
 	}
@@ -249,9 +250,9 @@ func (l *link) login(ctx context.Context, e endpoint, sock *socket) (*session, e
 		wait()
 		if read := sock.readErr.Load(); read != nil && refusedCertificate(*read) {
 			// TLS 1.3: the peer judges our certificate after the handshake.
-			return nil, driver.Errorf("connect to "+e.addr(), driver.Denied, "the broker refused tls.cert: %w", *read)
+			return nil, driver.Errorf("connect to "+e.addr(), driver.Denied, "the broker refused tls.cert: %w", sdktext.Mark(*read))
 		}
-		return nil, loginError(e, err, time.Duration(hungUp-sock.opened.UnixNano()))
+		return nil, loginError(e, sdktext.Mark(err), time.Duration(hungUp-sock.opened.UnixNano()))
 	}
 	s := &session{conn: conn, sock: sock, down: make(chan struct{}), clear: make(chan struct{}), outlets: map[string]*outlet{}}
 	close(s.clear)
@@ -279,11 +280,11 @@ func loginError(e endpoint, err error, hungUpAfter time.Duration) error {
 	case ok && reply.Server:
 		return err
 	case errors.Is(err, amqp.ErrCredentials) && hungUpAfter >= silence:
-		return driver.Errorf("connect to "+e.addr(), driver.Denied, "user %q or its password was not accepted: %w", e.user, err)
+		return driver.Errorf("connect to "+e.addr(), driver.Denied, "user or password was not accepted: %w", err)
 	case errors.Is(err, amqp.ErrSASL):
 		return driver.Errorf("connect to "+e.addr(), driver.Denied, "the broker does not offer this login (PLAIN, or EXTERNAL with a client certificate): %w", err)
 	case ok:
-		return fmt.Errorf("the connection ended during the login: %w", errors.New(reply.Reason))
+		return fmt.Errorf("the connection ended during the login: %w", sdktext.Mark(errors.New(reply.Reason)))
 	}
 	return err
 }

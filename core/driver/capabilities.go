@@ -77,19 +77,33 @@ type Need uint8
 
 // The needs.
 const (
+	// NeedDurable: a confirmed message survives a restart of the broker.
 	NeedDurable Need = iota
+	// NeedReplay: messages stay after they were acknowledged, and a group can go back to them.
 	NeedReplay
+	// NeedPosition: a group can begin at an offset or a time, or be moved there.
 	NeedPosition
+	// NeedOrdered: messages of one key are delivered in the order they were published in.
 	NeedOrdered
+	// NeedOrderedRetry: the order holds through a failed attempt: what is behind it waits.
 	NeedOrderedRetry
+	// NeedSchedule: a message can be published now and delivered later (Message.Delay).
 	NeedSchedule
+	// NeedDelayNack: a failed message can be given back to come again after a wait.
 	NeedDelayNack
+	// NeedLease: a delivery is held for a time that can be extended, and then goes to somebody else.
 	NeedLease
+	// NeedDeadLetter: a rejected message is kept somewhere else and not dropped.
 	NeedDeadLetter
+	// NeedCounts: the deliveries of a message are counted, so that attempts outlive the consumer.
 	NeedCounts
+	// NeedTTL: a message that waited longer than its Message.TTL is not delivered any more.
 	NeedTTL
+	// NeedDedup: a second message with the same ID is dropped, within a window of time.
 	NeedDedup
+	// NeedPriority: of the messages that wait, those with a higher Message.Priority come first.
 	NeedPriority
+	// NeedTransactions: several publishes and settles take effect together or not at all.
 	NeedTransactions
 	NeedCount // how many there are
 )

@@ -33,6 +33,9 @@ const exitCodes = `Exit codes:
   3    the broker cannot be reached, or refuses credentials or certificate
   130  stopped by a signal before it was done`
 
+// fileNames belongs to the help of every command that takes a destination.
+const fileNames = "Where --file has a\ndestination NAME, the file's name for it and its partitions hold."
+
 // coded is an error with an exit code. Its text may be empty: all was said.
 type coded struct {
 	code int
@@ -121,9 +124,18 @@ func codeOf(ctx context.Context, err error) int {
 	return Usage
 }
 
+// plainClass leaves out what says nothing to somebody at a prompt: the class of an error
+// that is about what he wrote, and core's "subscribe" before the adapter's own.
+func plainClass(text string) string {
+	if rest, ok := strings.CutPrefix(text, "subscribe "+consumeName+": "); ok && strings.HasPrefix(rest, "subscribe ") {
+		text = rest
+	}
+	return strings.TrimSuffix(text, " ("+driver.Permanent.String()+")")
+}
+
 // oneLine keeps an error from filling the screen or driving the terminal.
 func oneLine(err error) string {
-	text := []rune(err.Error())
+	text := []rune(plainClass(err.Error()))
 	var b strings.Builder
 	for _, r := range text[:min(len(text), 2000)] {
 		switch {
@@ -144,19 +156,42 @@ func (s *session) root() *cobra.Command {
 		Short: "One set of handlers on memory, Kafka or RabbitMQ",
 		Long: "varal shows what a broker does with messages, publishes and consumes.\n\n" +
 			"Every command takes the broker from --url, or from the environment variable VARAL_URL:\n" +
-			"  memory:   kafka://host:9092   amqp://user:password@host:5672/\n\n" + exitCodes,
+			"  memory: (demo and describe)   kafka://host:9092   amqp://user:password@host:5672/\n\n" + exitCodes,
 		Example:       "  varal demo\n  varal demo --url kafka://localhost:9092",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Version:       readBuild().String(),
+		Args:          known,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return &coded{Usage, fmt.Errorf("%s: %w (see %s --help)", c.Name(), err, c.CommandPath())}
+		if c.HasParent() {
+			err = fmt.Errorf("%s: %w", c.Name(), err)
+		}
+		return &coded{Usage, fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(s.demo(), s.publish(), s.consume(), s.describe(), s.version())
 	return root
+}
+
+// known refuses a command there is not, and names the one that was probably meant.
+func known(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	c.SuggestionsMinimumDistance = 2
+	if near := c.SuggestionsFor(args[0]); args[0] != "" && len(near) > 0 {
+		return usage("there is no command %.40q: did you mean %s?", args[0], strings.Join(near, " or "))
+	}
+	var all []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			all = append(all, sub.Name())
+		}
+	}
+	return usage("there is no command %.40q: there are %s", args[0], strings.Join(all, ", "))
 }
 
 // usage is an error about the command line.

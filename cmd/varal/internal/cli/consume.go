@@ -15,6 +15,9 @@ import (
 	"github.com/varal-go/varal/middleware"
 )
 
+// consumeName is the subscription of consume in logs and errors.
+const consumeName = "consume"
+
 // reading is the options of consume.
 type reading struct {
 	broker
@@ -30,18 +33,18 @@ func (s *session) consume() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "consume DESTINATION",
 		Short: "Print messages, each acknowledged once it is printed",
-		Long: "DESTINATION is queue:NAME, topic:NAME or stream:NAME. A topic needs --group. A stream without\n" +
-			"--group is read and nothing is committed. A message is acknowledged after it was written to\n" +
+		Long: "DESTINATION is queue:NAME, topic:NAME or stream:NAME. " + fileNames + " A topic needs --group.\n" +
+			"A stream without --group is read and nothing is committed. A message is acknowledged after it was written to\n" +
 			"stdout; when stdout is closed, or at the first SIGINT or SIGTERM, the rest goes back to the broker.\n\n" + exitCodes,
-		Example: "  varal consume --url kafka://localhost:9092 topic:pizzas --group kitchen-radio --from earliest --max 10\n" +
-			"  varal consume queue:tickets.dlq --json --idle 2s",
+		Example: "  varal consume --url kafka://localhost:9092 --create topic:pizzas --group kitchen-radio --from earliest --max 10 --idle 5s\n" +
+			"  varal consume --url kafka://localhost:9092 --create queue:tickets --json --idle 5s",
 		Args: oneDestination,
 		RunE: func(c *cobra.Command, args []string) error {
-			from, err := parseDestination(args[0], r.partitions)
+			from, err := s.destination(&r.broker, args[0], r.partitions)
 			if err != nil {
 				return err
 			}
-			sub := core.Subscription{From: from, Group: r.group, Name: "consume"}
+			sub := core.Subscription{From: from, Group: r.group, Name: consumeName}
 			switch {
 			case r.most < 0:
 				return usage("--max %d is negative: 0 means no limit", r.most)
@@ -74,7 +77,7 @@ func (s *session) consume() *cobra.Command {
 }
 
 func (s *session) runConsume(ctx context.Context, r *reading, sub core.Subscription) error {
-	client, err := r.open(ctx)
+	client, err := s.open(ctx, &r.broker)
 	if err != nil {
 		return err
 	}
@@ -98,7 +101,12 @@ func (s *session) print(parent context.Context, client *core.Client, r *reading,
 	if sub.From.Partitions > 0 {
 		layers = []core.Layer{middleware.Prefetch(prefetch), middleware.SessionOrder(1)}
 	}
-	return client.Consume(ctx, sub, p.handle, layers...)
+	c, err := client.Start(ctx, sub, p.handle, layers...)
+	if err != nil {
+		return err
+	}
+	s.noteMemory(client)
+	return c.Wait()
 }
 
 type printer struct {

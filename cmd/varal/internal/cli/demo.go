@@ -122,9 +122,10 @@ func (s *session) printAccount(r *demo.Report) error {
 	if err := s.table(s.out, rows, func(col int) bool { return col > 1 }, colour); err != nil {
 		return err
 	}
-	verdict := s.paint(green, fmt.Sprintf("%d tickets on %s in %.1f s: nothing lost, nothing out of order", r.Published, r.Broker, r.Seconds))
+	where := strings.TrimSuffix(r.Broker, ":")
+	verdict := s.paint(green, fmt.Sprintf("%d tickets on %s in %.1f s: nothing lost, nothing out of order", r.Published, where, r.Seconds))
 	if !r.Clean() {
-		verdict = s.paint(red, fmt.Sprintf("%d tickets on %s in %.1f s: %d lost, %d out of order", r.Published, r.Broker, r.Seconds, r.Lost, r.OutOfOrder))
+		verdict = s.paint(red, fmt.Sprintf("%d tickets on %s in %.1f s: %d lost, %d out of order", r.Published, where, r.Seconds, r.Lost, r.OutOfOrder))
 	}
 	if r.WalkedOut {
 		verdict += "\none cook walked out in the middle of a pizza; his tickets "
@@ -154,7 +155,7 @@ func orMemory(url string) string {
 // noArgs is cobra.NoArgs with our exit code and a text that helps.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("%s takes no argument; there is %.80q", c.CommandPath(), args[0])
+		return usage("%s takes no argument; there is %.80q", c.Name(), args[0])
 	}
 	return nil
 }

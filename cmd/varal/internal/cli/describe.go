@@ -22,15 +22,17 @@ func (s *session) describe() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "describe [DESTINATION…]",
 		Short: "What a broker can do, and what a file's subscriptions become on it",
-		Long: "For each destination, by need: native, emulated (with the cost), or refused. Without one: a plain\n" +
+		Long: "DESTINATION is queue:NAME, topic:NAME or stream:NAME. " + fileNames + "\n\n" +
+			"For each destination, by need: native, emulated (with the cost), or refused. Without one: a plain\n" +
 			"queue, a keyed queue, a topic and a stream. With --file also the pipeline of each subscription of\n" +
 			"the file, or why this broker refuses it (exit code 1). --url with --file shows what a swap to that\n" +
 			"broker would change.\n\n" + exitCodes,
-		Example: "  varal describe --url kafka://localhost:9092 queue:tickets\n  varal describe --file varal.yaml --broker kafka",
+		Example: "  varal describe --url kafka://localhost:9092 queue:tickets --partitions 8\n" +
+			"  varal describe --file examples/05-swap-by-config/varal.yaml --broker memory queue:tickets",
 		RunE: func(c *cobra.Command, args []string) error {
 			var of []core.Destination
 			for _, a := range args {
-				d, err := parseDestination(a, partitions)
+				d, err := s.destination(&b, a, partitions)
 				if err != nil {
 					return err
 				}
@@ -73,14 +75,11 @@ type planned struct {
 }
 
 func (s *session) runDescribe(ctx context.Context, b *broker, of []core.Destination, asJSON bool) error {
-	var file *adapters.File
-	if b.file != "" {
-		var err error
-		if file, err = adapters.Load(b.file); err != nil {
-			return err
-		}
+	file, err := s.load(b)
+	if err != nil {
+		return err
 	}
-	client, err := b.open(ctx)
+	client, err := s.open(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -171,7 +170,7 @@ func (s *session) printNeeds(list []core.Resolution) error {
 
 func (s *session) printPlanned(w io.Writer, p planned) error {
 	if p.Manifest == nil {
-		_, err := fmt.Fprintf(w, "\n%s\n  %s %s\n", s.paint(bold, "subscription "+p.Name), s.paint(red, "refused:"), p.Refused)
+		_, err := fmt.Fprintf(w, "\n%s\n  %s %s\n", s.paint(bold, "subscription "+p.Name), s.paint(red, "refused:"), plainClass(p.Refused))
 		return err
 	}
 	m := p.Manifest
@@ -181,21 +180,14 @@ func (s *session) printPlanned(w io.Writer, p planned) error {
 		title += ", group " + m.Group
 	}
 	_, _ = fmt.Fprintf(&b, "\n%s\n", s.paint(bold, title)) // a Builder does not fail, here and below
-	_, _ = fmt.Fprintf(&b, "  pipeline     %s\n", strings.Join(m.Chain, " → "))
+	_, _ = fmt.Fprintf(&b, "  pipeline     %s\n", strings.ReplaceAll(strings.Join(m.Chain, " → "), "timeout "+m.Timeout.String(), "timeout "+short(m.Timeout)))
 	_, _ = fmt.Fprintf(&b, "  in flight    %d messages, %s; %d handlers at once; order %s; settle %s\n",
 		m.MaxInFlight, size(int(m.MaxInFlightBytes)), m.Concurrency, m.Order, m.Settle)
-	attempts := "no limit of attempts"
-	if m.Retry.Attempts > 0 {
-		attempts = strconv.Itoa(m.Retry.Attempts) + " attempts"
-	}
-	_, _ = fmt.Fprintf(&b, "  retry        %s, %v doubling to %v\n", attempts, m.Retry.Base, m.Retry.Cap)
-	if m.DeadLetter != "" {
-		_, _ = fmt.Fprintf(&b, "  dead letter  %s\n", m.DeadLetter)
-	}
+	printFailures(&b, m)
 	if m.Timeout > 0 {
-		_, _ = fmt.Fprintf(&b, "  timeout      %v\n", m.Timeout)
+		_, _ = fmt.Fprintf(&b, "  timeout      %s\n", short(m.Timeout))
 	}
-	_, _ = fmt.Fprintf(&b, "  drain        %v\n", max(m.DrainTimeout, 0).Round(time.Millisecond))
+	_, _ = fmt.Fprintf(&b, "  drain        %s\n", short(max(m.DrainTimeout, 0).Round(time.Millisecond)))
 	for _, n := range m.Missing {
 		_, _ = fmt.Fprintf(&b, "  missing      %s is preferred and not there\n", n)
 	}
@@ -203,6 +195,42 @@ func (s *session) printPlanned(w io.Writer, p planned) error {
 		return err
 	}
 	return s.printNeeds(m.Capabilities)
+}
+
+// printFailures says what is promised, and what becomes of a message that fails.
+func printFailures(b *strings.Builder, m *core.SubscriptionManifest) {
+	if m.AckFirst {
+		b.WriteString("  promise      at most once (ack_first): a crash loses what is running or waiting\n" +
+			"  exhausted    discard: the first failure is the last, the message is acknowledged\n")
+		return
+	}
+	attempts := "no limit of attempts"
+	if m.Retry.Attempts > 0 {
+		attempts = strconv.Itoa(m.Retry.Attempts) + " attempts"
+	}
+	exhausted := m.Exhausted
+	switch {
+	case m.DeadLetter != "":
+		exhausted = "dead letter " + m.DeadLetter
+	case m.NativeDeadLetter:
+		exhausted = "dead letter of the broker"
+	case exhausted != core.ExhaustedDiscard.String():
+		exhausted = "halt: the subscription stops, the message stays with the broker"
+	}
+	_, _ = fmt.Fprintf(b, "  promise      at least once\n  retry        %s, %s doubling to %s\n  exhausted    %s\n",
+		attempts, short(m.Retry.Base), short(m.Retry.Cap), exhausted)
+}
+
+// short prints a duration without the zeros at its end: 1m and not 1m0s.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
 
 // size prints bytes in the largest unit that divides them.

@@ -26,13 +26,13 @@ func (s *session) publish() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "publish DESTINATION",
 		Short: "Publish one message and wait for the broker's confirm",
-		Long: "DESTINATION is queue:NAME, topic:NAME or stream:NAME. The id is printed once the broker has\n" +
-			"confirmed the message. Nothing is published when the exit code is 2.\n\n" + exitCodes,
-		Example: "  varal publish --url kafka://localhost:9092 queue:tickets --key table-7 --body margherita\n" +
-			"  varal publish topic:pizzas --type ready --header shift=late --body - < pizza.json",
+		Long: "DESTINATION is queue:NAME, topic:NAME or stream:NAME. " + fileNames + " The id is printed once the\n" +
+			"broker has confirmed the message. Nothing is published when the exit code is 2.\n\n" + exitCodes,
+		Example: "  varal publish --url kafka://localhost:9092 --create queue:tickets --key table-7 --body margherita\n" +
+			"  echo marinara | varal publish --url kafka://localhost:9092 --create topic:pizzas --header shift=late --body -",
 		Args: oneDestination,
 		RunE: func(c *cobra.Command, args []string) error {
-			to, err := parseDestination(args[0], partitions)
+			to, err := s.destination(&b, args[0], partitions)
 			if err != nil {
 				return err
 			}
@@ -61,7 +61,7 @@ func (s *session) publish() *cobra.Command {
 }
 
 func (s *session) runPublish(ctx context.Context, b *broker, to core.Destination, m *core.Message, stdin, asJSON bool) error {
-	client, err := b.open(ctx)
+	client, err := s.open(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -80,6 +80,7 @@ func (s *session) publishOne(ctx context.Context, client *core.Client, timeout t
 	if err := client.Publish(ctx, to, m); err != nil {
 		return err
 	}
+	s.noteMemory(client)
 	if asJSON {
 		return s.printJSON(struct {
 			ID string `json:"id"`
@@ -119,9 +120,9 @@ func parseHeaders(list []string) (out []core.Header, err error) {
 func oneDestination(c *cobra.Command, args []string) error {
 	switch len(args) {
 	case 0:
-		return usage("%s needs a destination: queue:NAME, topic:NAME or stream:NAME", c.CommandPath())
+		return usage("%s needs a destination: queue:NAME, topic:NAME or stream:NAME", c.Name())
 	case 1:
 		return nil
 	}
-	return usage("%s takes one destination; there is also %.80q", c.CommandPath(), args[1])
+	return usage("%s takes one destination; there is also %.80q", c.Name(), args[1])
 }

@@ -37,6 +37,18 @@ func readBuild() build {
 	return b
 }
 
+// String is what version and --version print.
+func (b build) String() string {
+	text := "varal " + b.Version
+	if b.Revision != "" {
+		text += " " + b.Revision
+		if b.Modified {
+			text += " (modified)"
+		}
+	}
+	return text + " " + b.Go + " " + b.Platform
+}
+
 func (s *session) version() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
@@ -49,14 +61,7 @@ func (s *session) version() *cobra.Command {
 			if asJSON {
 				return s.printJSON(b)
 			}
-			text := "varal " + b.Version
-			if b.Revision != "" {
-				text += " " + b.Revision
-				if b.Modified {
-					text += " (modified)"
-				}
-			}
-			_, err := fmt.Fprintln(s.out, text, b.Go, b.Platform)
+			_, err := fmt.Fprintln(s.out, b)
 			return err
 		},
 	}
