@@ -82,7 +82,7 @@ func (s *steer) Unwrap() error { return s.err }
 
 // Is lets a test ask a handler's error for what it says: errors.Is(err, ErrPermanent).
 func (s *steer) Is(target error) bool {
-	return s.verdict == verdictPermanent && target == ErrPermanent //nolint:errorlint // a sentinel, compared as errors.Is does
+	return s.verdict == verdictPermanent && target == ErrPermanent
 }
 
 // Permanent marks err as one that no retry will mend: the message is dead-lettered
