@@ -28,7 +28,6 @@ const (
 const (
 	conformanceTests = module + "/test/conformance/all"
 	faultTests       = module + "/test/chaos/faults"
-	inProcess        = "^(TestMemory|TestKfake)$"
 )
 
 // onRealBrokers are the conformance tests that wait most of the time, each for a broker
@@ -47,13 +46,12 @@ func (s *session) unit() {
 	}
 	pkgs := strings.Fields(string(out))
 	conformance, faults := slices.Contains(pkgs, conformanceTests), slices.Contains(pkgs, faultTests)
-	pkgs = slices.DeleteFunc(pkgs, func(p string) bool { return p == repoRules || p == faultTests })
-	scores := "VARAL_SCORECARD=" + filepath.Join(s.root, "test", "conformance", "scorecard.json")
+	pkgs = slices.DeleteFunc(pkgs, func(p string) bool { return p == repoRules || p == faultTests || p == conformanceTests })
 	if len(pkgs) > 0 {
-		s.test(pkgs, race, []string{scores}, "-skip="+inProcess+"|^("+strings.Join(onRealBrokers, "|")+")$")
+		s.test(pkgs, race, nil)
 	}
 	if conformance {
-		s.conformance(race, scores)
+		s.conformance(race, "VARAL_SCORECARD="+filepath.Join(s.root, "test", "conformance", "scorecard.json"))
 	}
 	if faults {
 		s.test([]string{faultTests}, race, nil)
@@ -63,7 +61,7 @@ func (s *session) unit() {
 // conformance runs the suite by itself: in process first, then on the real brokers.
 func (s *session) conformance(race, scores string) {
 	s.line("  the conformance suite, by itself: it measures times, and restarts the brokers that this run started")
-	s.test([]string{conformanceTests}, race, []string{scores}, "-run="+inProcess)
+	s.test([]string{conformanceTests}, race, []string{scores}, "-skip=^("+strings.Join(onRealBrokers, "|")+")$")
 	restart := "VARAL_RESTART=" + strings.Join(s.started, ",")
 	var wg sync.WaitGroup
 	for _, name := range onRealBrokers {

@@ -18,7 +18,9 @@ const slots = 8
 func testTerm(t *testing.T, r brokers.Report, keyed bool) {
 	s := newScene(t, r, keyed)
 	const drain = 5 * time.Second
-	a := consumerArgs{Hold: 1500 * time.Millisecond, Concurrency: slots, Prefetch: 2 * slots, Drain: drain}
+	// Enough in flight that the slots fill whatever the keys: a shard gets its share of the
+	// prefetch, and messages of one key wait for each other.
+	a := consumerArgs{Hold: 1500 * time.Millisecond, Concurrency: slots, Prefetch: 8 * slots, Drain: drain}
 	c1 := s.consumer("c1", a)
 	s.consumer("c2", a)
 	s.publisher("p1", publisherArgs{Keys: 32, Rate: 100, Count: 64})
