@@ -80,7 +80,11 @@ func c20(e *env) {
 			if d.Attempt > 1 {
 				return nil
 			}
-			<-all
+			select {
+			case <-all:
+			case <-ctx.Done(): // the others never came: the case has failed
+				return ctx.Err()
+			}
 			_, opened := tp.count()
 			before.Store(int32(opened)) //nolint:gosec // a few
 			return nack(d, 0)

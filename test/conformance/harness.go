@@ -71,6 +71,10 @@ type Harness struct {
 	BodyLimit int
 	// Parallel is how many cases run at once. 0 = 12.
 	Parallel int
+	// SecondTry runs a case that failed once more, by itself, after all others have ended:
+	// on a busy machine a case that measures times can fail for want of a processor. If
+	// the second try passes, both are printed and the card marks the case as unsteady.
+	SecondTry bool
 
 	// AllowNotExercised: case id → reason. nil allows every case to be not exercised;
 	// otherwise one that is not listed fails.

@@ -41,6 +41,8 @@ type CaseResult struct {
 	Reason string `json:"reason,omitempty"`
 	// Shapes: the outcome by shape (queue, topic, stream, keyed).
 	Shapes map[string]Outcome `json:"shapes,omitempty"`
+	// Unsteady: it failed beside other cases and passed by itself (Harness.SecondTry).
+	Unsteady bool `json:"unsteady,omitempty"`
 
 	rule, log string
 }

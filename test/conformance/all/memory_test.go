@@ -58,6 +58,7 @@ func memoryHarness(wrap func(driver.Driver) driver.Driver) conformance.Harness {
 			}
 			return wrap(d), nil
 		},
+		SecondTry: true,
 		AllowNotExercised: map[string]string{
 			"C30": "attempts on a log are forgotten with the process", "C31": "attempts on a log are forgotten with the process",
 			"C33": "a delay on a log is held in the process", "C53": "memory has no credentials",

@@ -156,6 +156,7 @@ func TestKafka(t *testing.T) {
 		h.BadCredentials = func(testing.TB) error { return wrongKafkaPassword(raw) }
 	}
 	h.AllowNotExercised = onALog(unlessRestarted(h, nil))
+	h.SecondTry = true
 	conformance.Run(t, h)
 }
 
@@ -210,6 +211,7 @@ func TestKfake(t *testing.T) {
 		return kafka.Open(ctx, kafka.Config{Brokers: []string{"127.0.0.1:1"}})
 	}
 	h.AllowNotExercised = onALog(map[string]string{"C53": "wrong passwords are tried on the real broker", "C54": "kfake keeps nothing over a restart"})
+	h.SecondTry = true
 	conformance.Run(t, h)
 }
 
@@ -261,5 +263,6 @@ func TestRabbitMQ(t *testing.T) {
 		return use(rabbitmq.Open(ctx, rabbitmq.Config{URLs: []string{u.String()}}))
 	}
 	h.AllowNotExercised = onALog(unlessRestarted(h, map[string]string{"C21": "the broker has no delay: core holds the message"}))
+	h.SecondTry = true
 	conformance.Run(t, h)
 }
