@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -218,6 +219,21 @@ func (t *tap) count() (received, assigned int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.received, len(t.opened)
+}
+
+// openedTwice names a partition that was assigned more than once; "" = none, or "one"
+// for a source without names. A partition that is opened late is not one of them.
+func (t *tap) openedTwice() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	seen := map[string]bool{}
+	for _, a := range t.opened {
+		if seen[a.Partition] {
+			return cmp.Or(a.Partition, "one")
+		}
+		seen[a.Partition] = true
+	}
+	return ""
 }
 
 // confirmedAt returns when a message was first confirmed at a destination.
