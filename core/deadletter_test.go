@@ -136,53 +136,36 @@ func FuzzIncomingHeaders(f *testing.F) {
 	f.Add(driver.HeaderDue, "9999-12-31T23:59:59Z", driver.HeaderGroup, "other")
 	f.Add(driver.HeaderAttempt, "99999999999999999999", "", "\x00\xff")
 	f.Fuzz(func(t *testing.T, k1, v1, k2, v2 string) {
-		d := newFake(driver.Each)
-		c := core.NewClient(d, core.Options{Logger: quiet})
-		seen := make(chan int, 1)
-		s, err := c.Start(t.Context(), in, func(_ context.Context, d *core.Delivery) error {
-			n := 0
-			for _, h := range d.Headers {
-				n += len(h.Key) + len(h.Value)
-			}
-			seen <- n
-			if d.Attempt < 1 || d.Attempt > 1001 {
-				t.Errorf("attempt %d", d.Attempt)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := msg("m", "")
-		m.Headers = []core.Header{{Key: k1, Value: v1}, {Key: k2, Value: v2}}
-		d.push(m)
-		deadline := time.Now().Add(10 * time.Second)
-		for {
-			if final, _ := d.settlements(); len(final) == 1 {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatal("neither handled nor settled")
-			}
-			time.Sleep(time.Millisecond)
-		}
-		_ = s.Drain(context.Background())
-		select {
-		case n := <-seen:
-			if n > 32<<10 {
-				t.Errorf("%d bytes of headers reached the handler", n)
-			}
-		default:
-		}
+		synctest.Test(t, func(t *testing.T) { fuzzHeaders(t, []core.Header{{Key: k1, Value: v1}, {Key: k2, Value: v2}}) })
 	})
 }
 
-func TestDeadLetterOfAPermanentErrorSaysSo(t *testing.T) {
-	t.Parallel()
-	dead := deadLetterOf(t, msg("id-1", ""), 0, core.Permanent(errors.New("no")), core.Limits{})
-	class, _ := dead.Header(driver.HeaderErrorClass)
-	reason, _ := dead.Header(driver.HeaderFailureReason)
-	if class != "permanent" || reason != "permanent" {
-		t.Errorf("class %q, reason %q", class, reason)
+func fuzzHeaders(t *testing.T, headers []core.Header) {
+	t.Helper()
+	d := newFake(driver.Each)
+	c := core.NewClient(d, core.Options{Logger: quiet})
+	s, err := c.Start(t.Context(), in, func(_ context.Context, d *core.Delivery) error {
+		n := 0
+		for _, h := range d.Headers {
+			n += len(h.Key) + len(h.Value)
+		}
+		if n > 32<<10 {
+			t.Errorf("%d bytes of headers reached the handler", n)
+		}
+		if d.Attempt < 1 || d.Attempt > 1001 {
+			t.Errorf("attempt %d", d.Attempt)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	m := msg("m", "")
+	m.Headers = headers
+	d.push(m)
+	time.Sleep(time.Second)
+	if final, _ := d.settlements(); len(final) != 1 {
+		t.Errorf("neither handled nor settled: %v", final)
+	}
+	_ = s.Drain(context.Background())
 }

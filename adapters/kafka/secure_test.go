@@ -48,18 +48,7 @@ func TestSASL(t *testing.T) {
 		})
 		t.Run(mech+" real", func(t *testing.T) {
 			t.Parallel()
-			raw := os.Getenv("VARAL_KAFKA_SASL_URL")
-			if raw == "" {
-				t.Skip("VARAL_KAFKA_SASL_URL is not set: no SASL listener of a real Kafka to test on")
-			}
-			c, err := kafka.ParseURL(raw)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if mech != "PLAIN" && os.Getenv("VARAL_KAFKA_SCRAM") == "" {
-				t.Skip("VARAL_KAFKA_SCRAM is not set: the listener is not known to have SCRAM users")
-			}
-			checkSASL(t, c.Brokers, mech)
+			checkSASL(t, listener(t, "SASL"), mech)
 		})
 	}
 }
@@ -187,16 +176,56 @@ func TestTLS(t *testing.T) {
 	checkTLS(t, b.conf.Brokers, good, theirs.file)
 }
 
-// TestTLSReal takes a folder with ca.pem, client.pem and client.key, and a listener
-// that wants a client certificate.
+// listener is one of the guarded listeners of test/brokers. They are there where the
+// servers run as plain processes, as VARAL_TLS_DIR tells; docker-compose.yml has none.
+func listener(t *testing.T, name string) []string {
+	t.Helper()
+	live(t) // skips, or fails where a broker is required
+	raw := os.Getenv("VARAL_KAFKA_" + name + "_URL")
+	if raw == "" {
+		if os.Getenv("VARAL_TLS_DIR") != "" {
+			t.Fatalf("VARAL_KAFKA_%s_URL is not set although test/brokers started the servers", name)
+		}
+		t.Skipf("VARAL_KAFKA_%s_URL is not set: this Kafka has no such listener (test/brokers without docker starts one)", name)
+	}
+	c, err := kafka.ParseURL(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Brokers
+}
+
+// material is a file of the listeners' test authority.
+func material(name string) string { return filepath.Join(os.Getenv("VARAL_TLS_DIR"), name) }
+
 func TestTLSReal(t *testing.T) {
 	t.Parallel()
-	addr, dir := os.Getenv("VARAL_KAFKA_MTLS_ADDR"), os.Getenv("VARAL_KAFKA_TLS_DIR")
-	if addr == "" || dir == "" {
-		t.Skip("VARAL_KAFKA_MTLS_ADDR and VARAL_KAFKA_TLS_DIR are not set: no TLS listener of a real Kafka to test on")
+	addr := listener(t, "MTLS")
+	good := kafka.TLS{CA: material("ca.pem"), Cert: material("client.pem"), Key: material("client.key")}
+	checkTLS(t, addr, good, material("wrong-ca.pem"))
+}
+
+func TestExpiredCertificateReal(t *testing.T) {
+	t.Parallel()
+	took, err := tryOpen(t, kafka.Config{Brokers: listener(t, "EXPIRED"), TLS: &kafka.TLS{CA: material("ca.pem")}})
+	if driver.ClassOf(err) != driver.Denied || took > 5*time.Second {
+		t.Errorf("%v after %v, want class Denied", err, took)
 	}
-	good := kafka.TLS{CA: dir + "/ca.pem", Cert: dir + "/client.pem", Key: dir + "/client.key"}
-	checkTLS(t, []string{addr}, good, newAuthority(t).file)
+}
+
+func TestSCRAMOverTLSReal(t *testing.T) {
+	t.Parallel()
+	conf := kafka.Config{
+		Brokers: listener(t, "SASL_TLS"), TLS: &kafka.TLS{CA: material("ca.pem")},
+		SASL: &kafka.SASL{Mechanism: "SCRAM-SHA-512", User: os.Getenv("VARAL_KAFKA_USER"), Password: os.Getenv("VARAL_KAFKA_PASSWORD")},
+	}
+	if _, err := tryOpen(t, conf); err != nil {
+		t.Fatal(err)
+	}
+	conf.SASL.Password = "pineapple"
+	if _, err := tryOpen(t, conf); driver.ClassOf(err) != driver.Denied {
+		t.Errorf("wrong password: %v, want class Denied", err)
+	}
 }
 
 func checkTLS(t *testing.T, brokers []string, good kafka.TLS, otherCA string) {
