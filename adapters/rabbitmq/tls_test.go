@@ -162,20 +162,53 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// SASL EXTERNAL against a broker with a TLS listener: VARAL_RABBITMQ_TLS_URL (amqps, no
-// user) and VARAL_RABBITMQ_TLS_DIR with ca.pem, client.pem and client.key.
-func TestExternalLogin(t *testing.T) {
-	t.Parallel()
-	u, dir := os.Getenv("VARAL_RABBITMQ_TLS_URL"), os.Getenv("VARAL_RABBITMQ_TLS_DIR")
-	if u == "" || dir == "" {
-		t.Skip("VARAL_RABBITMQ_TLS_URL and VARAL_RABBITMQ_TLS_DIR are not set")
+// tlsListener is the amqps listener of test/brokers without its user. It is there where
+// the servers run as plain processes, as VARAL_TLS_DIR tells; docker-compose.yml has none.
+func tlsListener(t *testing.T) string {
+	t.Helper()
+	brokerURL(t) // skips, or fails where a broker is required
+	raw := os.Getenv("VARAL_RABBITMQ_TLS_URL")
+	if raw == "" {
+		if os.Getenv("VARAL_TLS_DIR") != "" {
+			t.Fatal("VARAL_RABBITMQ_TLS_URL is not set although test/brokers started the servers")
+		}
+		t.Skip("VARAL_RABBITMQ_TLS_URL is not set: this RabbitMQ has no such listener (test/brokers without docker starts one)")
 	}
-	conf := &rabbitmq.TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "client.pem"), Key: filepath.Join(dir, "client.key")}
-	d, err := rabbitmq.Open(within(t, 10*time.Second), rabbitmq.Config{URLs: []string{u}, TLS: conf})
+	u, err := url.Parse(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Close(within(t, 5*time.Second)); err != nil {
-		t.Error(err)
+	u.User = nil
+	return u.String()
+}
+
+// material is a file of the listener's test authority.
+func material(name string) string { return filepath.Join(os.Getenv("VARAL_TLS_DIR"), name) }
+
+// TestExternalLogin logs in by certificate (SASL EXTERNAL) at the real broker.
+func TestExternalLogin(t *testing.T) {
+	t.Parallel()
+	u := tlsListener(t)
+	ctl(t, "eval", `rabbit_auth_backend_internal:add_user(<<"varal-client">>, <<"">>, <<"tests">>), `+
+		`rabbit_auth_backend_internal:set_permissions(<<"varal-client">>, <<"/">>, <<"">>, <<".*">>, <<".*">>, <<"tests">>).`)
+	open := func(conf rabbitmq.TLS) error {
+		d, err := rabbitmq.Open(within(t, 10*time.Second), rabbitmq.Config{URLs: []string{u}, TLS: &conf})
+		if err != nil {
+			return err
+		}
+		return d.Close(within(t, 5*time.Second))
+	}
+	good := rabbitmq.TLS{CA: material("ca.pem"), Cert: material("client.pem"), Key: material("client.key")}
+	if err := open(good); err != nil {
+		t.Fatal(err)
+	}
+	wrongCA, alien, stranger := good, good, good
+	wrongCA.CA = material("wrong-ca.pem")
+	alien.Cert, alien.Key = material("wrong-client.pem"), material("wrong-client.key")
+	stranger.Cert, stranger.Key = material("server.pem"), material("server.key") // trusted, and no user of that name
+	for name, conf := range map[string]rabbitmq.TLS{"wrong CA": wrongCA, "certificate of another CA": alien, "no such user": stranger} {
+		if err := open(conf); !errors.Is(err, driver.Denied) {
+			t.Errorf("%s: %v, want denied", name, err)
+		}
 	}
 }

@@ -241,7 +241,7 @@ func (r rabbitmq) configure(s *site) error {
 	}
 	err := errors.Join(
 		write(r.file(s, "rabbitmq.conf"), r.conf(s), 0o644),
-		write(r.file(s, "enabled_plugins"), "[rabbitmq_management,rabbitmq_prometheus,rabbitmq_stream,rabbitmq_consistent_hash_exchange].\n", 0o644),
+		write(r.file(s, "enabled_plugins"), "[rabbitmq_management,rabbitmq_prometheus,rabbitmq_stream,rabbitmq_consistent_hash_exchange,rabbitmq_auth_mechanism_ssl].\n", 0o644),
 		write(r.file(s, "env.conf"), "", 0o644), // so that the one of the package is not read
 		write(r.file(s, "ctl"), r.ctl(s), 0o755))
 	cookie := r.file(s, "home/.erlang.cookie")
@@ -262,6 +262,11 @@ func (r rabbitmq) conf(s *site) string {
 		// A client certificate is checked where one is shown.
 		{"ssl_options.verify", "verify_peer"},
 		{"ssl_options.fail_if_no_peer_cert", "false"},
+		// EXTERNAL: the login is the certificate's common name; the tests make the user.
+		{"auth_mechanisms.1", "PLAIN"},
+		{"auth_mechanisms.2", "AMQPLAIN"},
+		{"auth_mechanisms.3", "EXTERNAL"},
+		{"ssl_cert_login_from", "common_name"},
 		{"management.tcp.ip", "127.0.0.1"},
 		{"management.tcp.port", strconv.Itoa(s.port(rabbitManagement))},
 		{"prometheus.tcp.ip", "127.0.0.1"},
