@@ -189,7 +189,7 @@ func material(name string) string { return filepath.Join(os.Getenv("VARAL_TLS_DI
 func TestExternalLogin(t *testing.T) {
 	t.Parallel()
 	u := tlsListener(t)
-	ctl(t, "eval", `rabbit_auth_backend_internal:add_user(<<"varal-client">>, <<"">>, <<"tests">>), `+
+	ctl(t, "eval", `catch rabbit_auth_backend_internal:add_user(<<"varal-client">>, <<"">>, <<"tests">>), `+ // may be there from another run
 		`rabbit_auth_backend_internal:set_permissions(<<"varal-client">>, <<"/">>, <<"">>, <<".*">>, <<".*">>, <<"tests">>).`)
 	open := func(conf rabbitmq.TLS) error {
 		d, err := rabbitmq.Open(within(t, 10*time.Second), rabbitmq.Config{URLs: []string{u}, TLS: &conf})
