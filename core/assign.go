@@ -119,7 +119,6 @@ func (s *Consumer) dropUnstarted(a *assignment) {
 		}
 		f = next
 	}
-	s.redemandIfRoom()
 }
 
 // drop takes a flight out of the engine without an outcome. A queued one stays in the

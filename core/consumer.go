@@ -36,6 +36,7 @@ type Consumer struct {
 	pcancel context.CancelFunc
 	hurried context.Context //nolint:containedctx // ends when a Drain ran out of time
 	hurry   context.CancelFunc
+	quiet   chan struct{} // closed when a drain has no handler left
 	stop    chan struct{} // closed by the first Drain or failure
 	done    chan struct{} // closed when all is over
 	workers sync.WaitGroup
@@ -78,7 +79,7 @@ type Consumer struct {
 	lastRcv    time.Time
 	receiveErr error // of the last Receive; nil = it worked
 	counts     counts
-	settleAll  *sync.Cond // pending settlements went down
+	isQuiet    bool // quiet is closed
 }
 
 // counts are totals since the start.
@@ -150,12 +151,12 @@ func (s *Consumer) init() {
 	s.hctx, s.hcancel = context.WithCancelCause(context.Background())
 	s.pctx, s.pcancel = context.WithCancel(context.Background())
 	s.hurried, s.hurry = context.WithCancel(context.Background())
+	s.quiet = make(chan struct{})
 	s.stop, s.done = make(chan struct{}), make(chan struct{})
 	s.settleEnd, s.clockEnd = make(chan struct{}), make(chan struct{})
 	s.roomFree, s.clockWake = make(chan struct{}, 1), make(chan struct{}, 1)
 	s.settleNow, s.settleSome = make(chan struct{}, 1), make(chan struct{}, 1)
 	s.work.L = &s.mu
-	s.settleAll = sync.NewCond(&s.mu)
 	s.queue = schedule.New[*flight]()
 	s.parts = map[string]*assignment{}
 	s.budget = budget.Budget{MaxRecords: s.p.MaxInFlight, MaxBytes: s.p.MaxInFlightBytes}

@@ -89,8 +89,7 @@ type assignment struct {
 	pending    int  // settlements handed to the settler and not answered
 	idle       chan struct{}
 	ring       watermark.Ring[driver.Receipt]
-	dirty      bool   // in Consumer.dirty
-	acked      uint64 // receipts committed, for Status
+	dirty      bool // in Consumer.dirty
 	flights    int
 	committing driver.Receipt // the watermark that the settler sends
 	sending    bool           // an entry for it is with the settler

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
@@ -75,13 +76,10 @@ type batch struct {
 	n     int
 	now   time.Time // of the call
 	caps  Capabilities
-	wire  []*Message // what goes out: copies, so that the caller's struct stays its own
+	wire  []*Message // what goes out; often the caller's slice, so never written to
 	at    []int      // index in the call of each wire message; nil = the same
 	errs  []error    // by index in the call; nil = no failure so far
 	lost  map[string]bool
-
-	one     [1]Message // storage of the commonest call
-	oneWire [1]*Message
 }
 
 func (b *batch) op() string { return publishOp(b.label) }
@@ -105,14 +103,12 @@ func (b *batch) checkCall(ctx context.Context) error {
 	return checkName("publish ", b.label, "the group's name", b.label.Group)
 }
 
-// prepare checks every message and copies the good ones onto the wire.
+// prepare checks every message, fills what core fills, and puts the good ones onto the
+// wire: the caller's own structs, which Publish asks to leave alone where the outcome is
+// unknown.
 func (b *batch) prepare(msgs []*Message, foreign bool) {
-	slab := b.one[:]
-	b.wire = b.oneWire[:0]
-	if len(msgs) > 1 {
-		slab = make([]Message, len(msgs))
-		b.wire = make([]*Message, 0, len(msgs))
-	}
+	b.wire = msgs
+	owned := false // b.wire is no longer the caller's slice
 	var ids string
 	for i, m := range msgs {
 		if err := b.check(m, foreign); err != nil {
@@ -128,23 +124,32 @@ func (b *batch) prepare(msgs []*Message, foreign bool) {
 		if m.Time.IsZero() {
 			m.Time = b.now
 		}
-		slab[i] = *m
-		if slab[i].Delay > b.caps.Delay && b.caps.Delay > 0 {
-			hop(&slab[i], b.now, b.caps.Delay)
-		}
-		b.wire = append(b.wire, &slab[i])
-		if b.at != nil {
-			b.at = append(b.at, i)
+		if m.Delay > b.caps.Delay && b.caps.Delay > 0 {
+			if !owned {
+				b.wire, owned = slices.Clone(msgs), true
+			}
+			b.wire[i] = hop(*m, b.now, b.caps.Delay)
 		}
 	}
+	if b.errs == nil {
+		return
+	}
+	good := make([]int, 0, b.n)
+	for i, err := range b.errs {
+		if err == nil {
+			good = append(good, i)
+		}
+	}
+	b.keep(good)
 }
 
 // hop turns a delay past the broker's longest into a first hop: whoever of ours
 // receives the message before it is due sends it on.
-func hop(m *Message, now time.Time, longest time.Duration) {
+func hop(m Message, now time.Time, longest time.Duration) *Message {
 	due := now.Add(m.Delay).UTC().Format(time.RFC3339Nano)
-	m.Headers = append(append([]Header(nil), m.Headers...), Header{Key: driver.HeaderDue, Value: due})
+	m.Headers = append(slices.Clone(m.Headers), Header{Key: driver.HeaderDue, Value: due})
 	m.Delay = longest
+	return &m
 }
 
 // check refuses one message.
@@ -175,12 +180,16 @@ func (b *batch) check(m *Message, foreign bool) error {
 func (b *batch) fail(i int, err error) {
 	if b.errs == nil {
 		b.errs = make([]error, b.n)
-		b.at = make([]int, 0, b.n)
-		for j := range len(b.wire) {
-			b.at = append(b.at, j) // so far nothing was left out, so places agree
-		}
 	}
 	b.errs[i] = err
+}
+
+// place is the index in the call of wire message i.
+func (b *batch) place(i int) int {
+	if b.at == nil {
+		return i
+	}
+	return b.at[i]
 }
 
 // send publishes until every message has an outcome that another try cannot change,
@@ -249,10 +258,7 @@ func (b *batch) sendPart(ctx context.Context, part []*Message, behind bool) erro
 
 // record notes the outcome of wire message i and reports whether to try again.
 func (b *batch) record(ctx context.Context, i int, err error) (again bool) {
-	at := i
-	if b.at != nil {
-		at = b.at[i]
-	}
+	at := b.place(i)
 	if err == nil {
 		if b.errs != nil {
 			b.errs[at] = nil
@@ -283,18 +289,18 @@ func (b *batch) record(ctx context.Context, i int, err error) (again bool) {
 // throttle is the longest hint of the broker among the failures.
 func (b *batch) throttle(again []int) (after time.Duration) {
 	for _, i := range again {
-		if e, ok := errors.AsType[*Error](b.errs[b.at[i]]); ok {
+		if e, ok := errors.AsType[*Error](b.errs[b.place(i)]); ok {
 			after = max(after, e.After)
 		}
 	}
 	return after
 }
 
-// keep narrows the batch to the wire messages in again.
-func (b *batch) keep(again []int) {
-	wire, at := make([]*Message, len(again)), make([]int, len(again))
-	for k, i := range again {
-		wire[k], at[k] = b.wire[i], b.at[i]
+// keep narrows the batch to these wire messages.
+func (b *batch) keep(those []int) {
+	wire, at := make([]*Message, len(those)), make([]int, len(those))
+	for k, i := range those {
+		wire[k], at[k] = b.wire[i], b.place(i)
 	}
 	b.wire, b.at = wire, at
 }

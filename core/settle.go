@@ -55,7 +55,9 @@ func (s *Consumer) settle(e settleEntry) {
 	if records, _ := s.budget.Room(); records == 0 || len(s.settling) >= min(maxSettleBatch, max(1, s.budget.MaxRecords/4)) {
 		signal(s.settleNow)
 	}
-	signal(s.settleSome)
+	if len(s.settling) == 1 { // the settler takes all there are, so the first one wakes it for the rest
+		signal(s.settleSome)
+	}
 }
 
 // settler is the one caller of Settle. It gathers what comes in a short while, so
@@ -212,7 +214,6 @@ func (s *Consumer) reportSettle(entries, failed, lost int, took time.Duration, e
 func (s *Consumer) settledLocked(e *settleEntry, err error, sent time.Time) {
 	a := e.asg()
 	a.pending--
-	s.settleAll.Broadcast()
 	f := e.f
 	switch {
 	case f == nil:
@@ -236,7 +237,6 @@ func (s *Consumer) settledLocked(e *settleEntry, err error, sent time.Time) {
 // Callers hold mu.
 func (s *Consumer) dropEntry(e *settleEntry) {
 	e.f.asg.pending--
-	s.settleAll.Broadcast()
 	e.f.state = stateGone
 	s.release(e.f)
 	s.recycle(e.f)
@@ -288,7 +288,6 @@ func (s *Consumer) committed(a *assignment, err error) {
 		s.counts.LeaseLost++
 		return
 	}
-	a.acked++
 	// Not all of acking: what was admitted while this commit was on its way is not covered
 	// by it, and would come again after a crash although it has run.
 	for _, f := range a.acking[:a.covers] {

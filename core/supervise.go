@@ -54,7 +54,17 @@ func (s *Consumer) giveBackUnstarted() {
 		}
 		f = next
 	}
+	s.checkQuiet()
 	s.work.Broadcast()
+}
+
+// checkQuiet tells the supervisor, once, that no handler runs and none will start.
+// Callers hold mu.
+func (s *Consumer) checkQuiet() {
+	if s.draining && s.running == 0 && !s.isQuiet {
+		s.isQuiet = true
+		close(s.quiet)
+	}
 }
 
 // giveBackOne returns one flight that does not run. Callers hold mu.
@@ -76,27 +86,10 @@ func (s *Consumer) giveBackOne(f *flight) {
 // awaitHandlers lets running handlers finish within DrainTimeout, then cancels them.
 // It reports false when one ignored even that.
 func (s *Consumer) awaitHandlers() (clean bool) {
-	quiet := make(chan struct{})
-	stop := false
-	go func() { // ends with the last handler, or with stop
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for s.running > 0 && !stop {
-			s.settleAll.Wait()
-		}
-		close(quiet)
-	}()
-	defer func() {
-		s.mu.Lock()
-		stop = true
-		s.mu.Unlock()
-		s.settleAll.Broadcast()
-		<-quiet
-	}()
 	t := time.NewTimer(max(s.p.DrainTimeout, 0))
 	defer t.Stop()
 	select {
-	case <-quiet:
+	case <-s.quiet:
 		return true
 	case <-t.C:
 	case <-s.hctx.Done():
@@ -107,7 +100,7 @@ func (s *Consumer) awaitHandlers() (clean bool) {
 	for range 2 {
 		t.Reset(cancelGrace / 2)
 		select {
-		case <-quiet:
+		case <-s.quiet:
 			return true
 		case <-t.C:
 			s.pcancel()

@@ -124,9 +124,7 @@ func (s *Consumer) ran(f *flight) {
 		close(f.asg.idle)
 		f.asg.idle = nil
 	}
-	if s.draining && s.running == 0 {
-		s.settleAll.Broadcast()
-	}
+	s.checkQuiet()
 	if f.state == stateGone {
 		s.recycle(f)
 	}
@@ -326,9 +324,6 @@ func (s *Consumer) recycle(f *flight) {
 // maxFreeFlights are kept at any rate; more where more may be in flight, since what is
 // not kept is allocated again.
 const maxFreeFlights = 4096
-
-// redemandIfRoom has the receiver look again. Callers hold mu.
-func (s *Consumer) redemandIfRoom() { signal(s.roomFree) }
 
 // finishLocked ends a flight: on a log it counts as done up to the watermark, else
 // its disposition goes to the settler. Its lane goes on. Callers hold mu.

@@ -17,13 +17,18 @@ type meter struct {
 	total   int64 // 0 = there is always more
 	started chan struct{}
 	all     chan struct{}
-	from    time.Time // written before started is closed
-	to      time.Time // written before all is closed
+	tick    chan struct{} // cap 1: another tickEvery messages were handled
+	from    time.Time     // written before started is closed
+	to      time.Time     // written before all is closed
 }
 
 func newMeter(total int64) *meter {
-	return &meter{total: total, started: make(chan struct{}), all: make(chan struct{})}
+	return &meter{total: total, started: make(chan struct{}), all: make(chan struct{}), tick: make(chan struct{}, 1)}
 }
+
+// tickEvery is how often the meter wakes a publisher that waits: seldom enough to cost
+// neither side anything, and often within what may be outstanding.
+const tickEvery = 64
 
 // hit counts one message.
 func (m *meter) hit() { m.hits(1) }
@@ -31,6 +36,12 @@ func (m *meter) hit() { m.hits(1) }
 // hits counts k messages.
 func (m *meter) hits(k int64) {
 	now := m.n.Add(k)
+	if now/tickEvery != (now-k)/tickEvery {
+		select {
+		case m.tick <- struct{}{}:
+		default:
+		}
+	}
 	if was := now - k; was < warmUp && now >= warmUp {
 		m.from = time.Now()
 		close(m.started)
