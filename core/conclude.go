@@ -215,7 +215,8 @@ func (s *Consumer) exhausted(f *flight) string {
 	case s.p.Exhausted == ExhaustedDiscard:
 		s.counts.Discarded++
 		s.later(func() { s.signalled(SignalDiscarded, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
-		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.cause})
+		// Not Reject: nobody holds a copy, and a broker's own dead letter would keep one.
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack, Reason: f.cause})
 		return "discard"
 	}
 	err := f.cause

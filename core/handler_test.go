@@ -179,3 +179,15 @@ func TestPermanentCanBeAskedFor(t *testing.T) {
 		}
 	}
 }
+
+func TestADiscardKeepsNoCopyAnywhere(t *testing.T) {
+	t.Parallel()
+	f := newFake(driver.Each)
+	bubble(t, f, func(context.Context, *core.Delivery) error { return core.Permanent(errors.New("no")) }, func(*core.Consumer) {
+		f.push(msg("m", ""))
+		time.Sleep(time.Minute)
+	}, edit("discard", func(p *core.Policy) { p.Exhausted = core.ExhaustedDiscard }))
+	if final, _ := f.settlements(); len(final) != 1 || final[0].Disposition != driver.Ack {
+		t.Errorf("settled %v, want one ack: a reject may leave a copy in the broker's own dead letter", final)
+	}
+}

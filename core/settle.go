@@ -30,7 +30,7 @@ type settleEntry struct {
 	reason      error
 }
 
-// settlement is the entry as the adapter gets it. Callers hold mu.
+// settlement is the entry as the adapter gets it.
 func (e *settleEntry) settlement(final bool) driver.Settlement {
 	st := driver.Settlement{Disposition: e.disposition, Delay: e.delay, Reason: e.reason, Final: final}
 	if e.f != nil {
@@ -105,14 +105,17 @@ func (s *Consumer) settleRound(left, spare []settleEntry, wire *[]driver.Settlem
 	s.settling = s.settling[:0]
 	round = s.commits(round)
 	round = s.living(round)
-	batch := slices.Grow((*wire)[:0], len(round))
-	for i := range round {
-		batch = append(batch, round[i].settlement(s.draining))
-	}
-	*wire = batch
-	flushers := s.flushers
+	flushers, final := s.flushers, s.draining
 	s.flushers = nil
 	s.mu.Unlock()
+
+	// Without the lock: what is on its way to the broker is the settler's alone, its
+	// flight settling and its assignment sending.
+	batch := slices.Grow((*wire)[:0], len(round))
+	for i := range round {
+		batch = append(batch, round[i].settlement(final))
+	}
+	*wire = batch
 
 	if len(round) > 0 {
 		again = s.sendSettle(round, spare, batch)
