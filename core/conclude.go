@@ -43,10 +43,11 @@ func (s *Consumer) conclude(f *flight, err, cause error, dec decision, decided b
 		s.finishLocked(f, driver.Settlement{})
 		return "revoked"
 	}
+	if decided && dec.disposition == driver.Ack || !decided && err == nil {
+		return s.succeeded(f, held)
+	}
 	v, after := classify(err)
 	switch {
-	case decided && dec.disposition == driver.Ack, !decided && err == nil:
-		return s.succeeded(f, held)
 	case decided:
 		err, after = dec.err, dec.delay
 		v = map[driver.Disposition]verdict{driver.Nack: verdictRetry, driver.Return: verdictReturn, driver.Reject: verdictPermanent}[dec.disposition]

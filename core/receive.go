@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
@@ -149,36 +150,21 @@ func (s *Consumer) receiveFailed(ctx context.Context, err error, failures int) b
 	return false
 }
 
-// admit takes received messages into the engine, under the one lock that assigned
-// and revoke take: a message is admitted only under the open epoch of its partition.
-// Without the epoch, a batch that Receive returned just before a revoke and that is
-// admitted just after it would run here while the new owner runs it too.
+// admit takes received messages into the engine. What needs no lock is done before it is
+// taken, since workers wait for it meanwhile.
 func (s *Consumer) admit(got []driver.Received) {
 	now := time.Now()
-	s.mu.Lock()
-	stale, limited := 0, 0
-	var a *assignment
-	var name string // of a: most neighbours are of one partition, which spares a look-up each
-	for i := range got {
-		r := &got[i].Receipt
-		if a == nil || r.Partition != name {
-			name = r.Partition
-			a = s.parts[name]
-		}
-		if a == nil || a.drain || a.Epoch != r.Epoch {
-			stale++
-			continue
-		}
-		f := s.newFlight()
+	limited := 0
+	fresh := s.newFlights(len(got))
+	for i, f := range fresh {
 		f.rec = got[i]
-		if s.admitOne(f, a, now) {
+		f.received, f.heap, f.size = now, -1, f.rec.Size()
+		if s.inspect(f, now) {
 			limited++
 		}
 	}
-	s.counts.Received += int64(len(got) - stale)
-	s.counts.Stale += int64(stale)
-	s.wakeWorker()
-	s.mu.Unlock()
+	stale := s.enter(fresh, now)
+	clear(fresh) // they belong to the engine
 	if stale > 0 {
 		s.signalled(SignalStale, got[0].Receipt.Partition, "", stale, nil)
 	}
@@ -187,11 +173,57 @@ func (s *Consumer) admit(got []driver.Received) {
 	}
 }
 
-// admitOne queues one flight; limited tells that some of its headers were dropped.
-// Callers hold mu.
-func (s *Consumer) admitOne(f *flight, a *assignment, now time.Time) (limited bool) {
-	f.asg, f.received, f.heap = a, now, -1
-	f.size = f.rec.Size()
+// newFlights returns n clean flights, in a slice that is the receiver's until its next
+// call.
+func (s *Consumer) newFlights(n int) []*flight {
+	s.fresh = slices.Grow(s.fresh[:0], n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range n {
+		f := s.free
+		if f == nil {
+			f = &flight{}
+		} else {
+			s.free, f.next = f.next, nil
+			s.frees--
+		}
+		s.fresh = append(s.fresh, f)
+	}
+	return s.fresh
+}
+
+// enter queues flights under the one lock that assigned and revoke take, and returns how
+// many were stale: a message is admitted only under the open epoch of its partition.
+// Without the epoch, a batch that Receive returned just before a revoke and that is
+// admitted just after it would run here while the new owner runs it too.
+func (s *Consumer) enter(fresh []*flight, now time.Time) (stale int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var a *assignment
+	var name string // of a: most neighbours are of one partition, which spares a look-up each
+	for _, f := range fresh {
+		r := &f.rec.Receipt
+		if a == nil || r.Partition != name {
+			name = r.Partition
+			a = s.parts[name]
+		}
+		if a == nil || a.drain || a.Epoch != r.Epoch {
+			f.released = true // it never took a share
+			s.recycle(f)
+			stale++
+			continue
+		}
+		s.enterOne(f, a, now)
+	}
+	s.counts.Received += int64(len(fresh) - stale)
+	s.counts.Stale += int64(stale)
+	s.wakeWorker()
+	return stale
+}
+
+// enterOne queues one flight. Callers hold mu.
+func (s *Consumer) enterOne(f *flight, a *assignment, now time.Time) {
+	f.asg = a
 	a.flights++
 	s.budget.Take(f.size)
 	s.flights.add(f)
@@ -209,24 +241,20 @@ func (s *Consumer) admitOne(f *flight, a *assignment, now time.Time) (limited bo
 		f.deadline, f.lease = f.rec.Deadline, max(f.rec.Deadline.Sub(now), minLease)
 		s.leased(f)
 	}
-	limited = s.inspect(f, now)
-	if f.state != stateQueued { // settled unseen
-		return limited
-	}
-	if s.p.AckFirst {
+	switch {
+	case f.unseen:
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack})
+	case s.p.AckFirst:
 		s.ackFirst(f)
-		return limited
-	}
-	if s.p.Order == ByKey && f.rec.Key != "" {
+	case s.p.Order == ByKey && f.rec.Key != "":
 		s.queue.AddKeyed(f.rec.Key, f)
-	} else {
+	default:
 		s.queue.Add(f)
 	}
-	return limited
 }
 
-// inspect reads what the message says about itself and chooses its first phase.
-// Callers hold mu.
+// inspect reads what the message says about itself and chooses its first phase; limited
+// tells that some of its headers were dropped. The flight is not the engine's yet.
 func (s *Consumer) inspect(f *flight, now time.Time) (limited bool) {
 	f.base = max(f.rec.DeliveryCount, 1)
 	if f.rec.Err != nil {
@@ -246,9 +274,7 @@ func (s *Consumer) inspect(f *flight, now time.Time) (limited bool) {
 	f.base = max(f.base, info.attempts+1)
 	switch {
 	case info.group != "" && info.group != s.sub.Group:
-		// A redrive for another group of this log: settled unseen.
-		f.unseen = true
-		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack})
+		f.unseen = true // a redrive for another group of this log
 	case info.due.After(now) && s.caps.Delay > 0: // elsewhere nobody of ours can have written it
 		f.phase = phaseHop
 	}

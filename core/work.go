@@ -297,17 +297,6 @@ func (s *Consumer) roomChanged() {
 	}
 }
 
-// newFlight returns a clean flight. Callers hold mu.
-func (s *Consumer) newFlight() *flight {
-	f := s.free
-	if f == nil {
-		return &flight{}
-	}
-	s.free, f.next = f.next, nil
-	s.frees--
-	return f
-}
-
 // recycle keeps a flight for the next message. It must be out of every list, queue
 // and settlement: one dropped while it was queued is left to the garbage collector,
 // because the run queue still points to it. Callers hold mu.
