@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,44 +91,50 @@ func TestAckFirstHaltsWhereHaltIsAsked(t *testing.T) {
 	})
 }
 
-// A redrive for another group is settled unseen, and once.
-func TestARedriveForAnotherGroupIsSettledOnce(t *testing.T) {
+// A redrive for another group of a log is passed over. Elsewhere the header is a
+// stranger's, and the message is handled like any other.
+func TestARedriveForAnotherGroup(t *testing.T) {
 	t.Parallel()
-	for _, first := range []bool{false, true} {
-		f := newFake(driver.Each)
-		bubble(t, f, func(_ context.Context, d *core.Delivery) error {
-			if d.Offset%2 == 1 {
-				t.Errorf("message %d is for another group", d.Offset)
-			}
-			return nil
-		}, func(s *core.Consumer) {
-			for i := range 200 {
-				m := msg(fmt.Sprint("m", i), fmt.Sprint("k", i%3))
-				if i%2 == 0 { // offsets count from 1
-					m.Headers = []core.Header{{Key: driver.HeaderGroup, Value: "other"}}
+	for _, mode := range []driver.SettleMode{driver.UpTo, driver.Each} {
+		for _, first := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v, ack first %v", mode, first), func(t *testing.T) {
+				t.Parallel()
+				f := newFake(mode)
+				var handled, foreign atomic.Int32
+				bubble(t, f, func(_ context.Context, d *core.Delivery) error {
+					handled.Add(1)
+					if _, other := d.Header(driver.HeaderGroup); other {
+						foreign.Add(1)
+					}
+					return nil
+				}, func(s *core.Consumer) {
+					for i := range 200 {
+						m := msg(fmt.Sprint("m", i), fmt.Sprint("k", i%3))
+						if i%2 == 0 {
+							m.Headers = []core.Header{{Key: driver.HeaderGroup, Value: "other"}}
+						}
+						f.push(m)
+						time.Sleep(time.Duration(i%4) * time.Millisecond)
+					}
+					time.Sleep(time.Minute)
+					if st := s.Status(); st.InFlight != 0 || st.Keys != 0 || st.Queued != 0 {
+						t.Errorf("left over: %+v", st)
+					}
+				}, edit("p", func(p *core.Policy) {
+					p.AckFirst = first
+					if !first {
+						p.Order = core.ByKey
+					}
+				}))
+				final, _ := f.settlements()
+				last := final[len(final)-1].Receipt.Seq
+				switch {
+				case mode == driver.UpTo && (handled.Load() != 100 || foreign.Load() != 0 || last != 200):
+					t.Errorf("%d handled, %d of them for another group, committed up to %d", handled.Load(), foreign.Load(), last)
+				case mode == driver.Each && (handled.Load() != 200 || len(final) != 200):
+					t.Errorf("%d handled and %d settled of 200", handled.Load(), len(final))
 				}
-				f.push(m)
-				time.Sleep(time.Duration(i%4) * time.Millisecond)
-			}
-			time.Sleep(time.Minute)
-			if st := s.Status(); st.InFlight != 0 || st.Keys != 0 || st.Queued != 0 {
-				t.Errorf("left over: %+v", st)
-			}
-		}, edit("p", func(p *core.Policy) {
-			p.AckFirst = first
-			if !first {
-				p.Order = core.ByKey
-			}
-		}))
-		final, _ := f.settlements()
-		seen := map[int64]int{}
-		for _, e := range final {
-			if seen[e.Receipt.Seq]++; seen[e.Receipt.Seq] == 2 {
-				t.Errorf("AckFirst %v: message %d settled twice", first, e.Receipt.Seq)
-			}
-		}
-		if len(seen) != 200 {
-			t.Errorf("AckFirst %v: %d of 200 settled", first, len(seen))
+			})
 		}
 	}
 }

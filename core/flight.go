@@ -66,7 +66,7 @@ type progress struct {
 	extend   bool          // an Extend is on the way
 	lost     bool          // somebody else's by now
 	acked    bool          // AckFirst: settled before it ran
-	unseen   bool          // for another group: settled, and does not run
+	unseen   bool          // of a log, for another group: done without being run
 	released bool          // its share of the budget was returned
 
 	due time.Time // end of the back-off

@@ -273,8 +273,10 @@ func (s *Consumer) inspect(f *flight, now time.Time) (limited bool) {
 	info := readHeaders(headers)
 	f.base = max(f.base, info.attempts+1)
 	switch {
-	case info.group != "" && info.group != s.sub.Group:
-		f.unseen = true // a redrive for another group of this log
+	case info.group != "" && info.group != s.sub.Group && s.caps.Settle == driver.UpTo:
+		// A redrive for another group of this log. Elsewhere a group has messages of its
+		// own, so the header is a stranger's: believed, it would lose the message.
+		f.unseen = true
 	case info.due.After(now) && s.caps.Delay > 0: // elsewhere nobody of ours can have written it
 		f.phase = phaseHop
 	}

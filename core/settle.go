@@ -224,7 +224,7 @@ func (s *Consumer) settledLocked(e *settleEntry, err error, sent time.Time) {
 		s.committed(a, err)
 	case e.disposition == driver.Extend:
 		s.extended(f, sent, err)
-	case s.p.AckFirst && err == nil && !a.closed && !f.unseen:
+	case s.p.AckFirst && err == nil && !a.closed:
 		s.queueAcked(f)
 	default:
 		if err != nil {
