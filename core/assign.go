@@ -9,6 +9,10 @@ import (
 
 // assigned opens a partition: the adapter's Subscription.Assigned.
 func (s *Consumer) assigned(a driver.Assignment) {
+	fresh := &assignment{Assignment: a}
+	if err := s.remember(fresh); err != nil {
+		s.signalled(SignalStateIgnored, a.Partition, "", 1, err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.parts[a.Partition]; old != nil {
@@ -17,7 +21,7 @@ func (s *Consumer) assigned(a driver.Assignment) {
 		s.closeLocked(old)
 		s.cancelRunning(old, ErrRevoked)
 	}
-	s.parts[a.Partition] = &assignment{Assignment: a}
+	s.parts[a.Partition] = fresh
 	if s.paused {
 		s.redemand() // the new partition is not yet in the Demand's list of paused ones
 	}
@@ -49,6 +53,7 @@ func (s *Consumer) revoke(ctx context.Context, partitions []string) {
 		return
 	}
 	s.awaitRunning(ctx, closing)
+	s.lastWord(closing)
 	s.flush(ctx, closing)
 	s.mu.Lock()
 	for _, a := range closing {

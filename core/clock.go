@@ -50,6 +50,7 @@ func (s *Consumer) wait(f *flight, d time.Duration) {
 func (s *Consumer) endWaits(now time.Time) {
 	for len(s.waiting) > 0 && !s.waiting[0].due.After(now) {
 		f := s.waiting.pop()
+		f.due = time.Time{}
 		if f.phase == phaseNack {
 			s.finishLocked(f, driver.Settlement{Disposition: driver.Nack, Reason: f.cause})
 			continue

@@ -17,6 +17,7 @@ const (
 	reasonPanic       = "panic"
 	reasonUndecodable = "undecodable"
 	reasonTooLarge    = "too_large"
+	reasonQuarantined = "quarantined"
 )
 
 func errBodyLimit(size, limit int) error {
@@ -100,6 +101,12 @@ func (s *Consumer) failed(f *flight, v verdict, after time.Duration, err error) 
 		f.first = now
 	}
 	attempt := f.base + f.failures
+	if s.caps.Settle == driver.UpTo {
+		f.asg.version++
+		if f.failures+f.restored+int(f.crashes) == 0 {
+			f.asg.tried++
+		}
+	}
 	f.failures++
 	wait := max(after, backoff.Wait(f.failures+f.base-1, s.p.Retry.Base, s.p.Retry.Cap, backoff.Shape(s.p.Retry.Jitter), rand.Float64()))
 	r := &s.p.Retry
@@ -127,6 +134,7 @@ func (s *Consumer) retry(f *flight, wait time.Duration) {
 	counted := s.brokerCounts()
 	switch {
 	case f.asg.drain && s.caps.Settle == driver.UpTo, f.asg.drain && s.p.Order == ByKey:
+		f.due = time.Now().Add(wait)
 		s.abandon(f) // the next owner tries, in order
 	case counted && (s.caps.NackDelay >= wait || s.draining):
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Nack, Delay: min(wait, s.caps.NackDelay), Reason: f.cause})

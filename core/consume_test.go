@@ -18,7 +18,9 @@ import (
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-func client(f *fake) *core.Client { return core.NewClient(f, core.Options{Logger: quiet}) }
+func client(f *fake) *core.Client {
+	return core.NewClient(f, core.Options{Logger: quiet, Observer: f.observe})
+}
 
 func edit(name string, f func(*core.Policy)) core.Layer {
 	return core.Layer{Name: name, Edit: func(p *core.Policy) error { f(p); return nil }}

@@ -86,6 +86,7 @@ type Consumer struct {
 // counts are totals since the start.
 type counts struct {
 	Received, Handled, Failed, DeadLettered, Discarded, Returned, Stale, LeaseLost, Abandoned int64
+	Skipped                                                                                   int64 // completed before, by the commit state
 }
 
 // Start begins a subscription and returns once the broker has accepted it. When ctx

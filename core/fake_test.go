@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -28,6 +29,8 @@ type fake struct {
 	seq       int64
 	closed    bool
 	epoch     uint64
+	given     driver.Assignment // what Assigned is told beside epoch and fence
+	observe   core.Observer     // of client(f)
 }
 
 func newFake(mode driver.SettleMode) *fake {
@@ -64,7 +67,9 @@ func (f *fake) Subscribe(_ context.Context, sub driver.Subscription) (driver.Con
 	f.mu.Lock()
 	f.sub = sub
 	f.mu.Unlock()
-	sub.Assigned(driver.Assignment{Partition: "", Epoch: f.epoch, Fence: 7})
+	a := f.given
+	a.Epoch, a.Fence = f.epoch, 7
+	sub.Assigned(a)
 	return f, nil
 }
 

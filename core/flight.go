@@ -17,6 +17,7 @@ const (
 	phaseDead                // publish the dead-letter copy, then end it
 	phaseHop                 // not due yet: send it on with the rest of its delay, then ack
 	phaseNack                // back-off over: give it back as failed
+	phaseDue                 // failed before this process had it, and not due yet
 )
 
 // flightState is where a flight is. It changes only under Consumer.mu.
@@ -50,6 +51,9 @@ type progress struct {
 	phase    phase
 	base     int       // attempt number of the first run here
 	failures int       // failed runs here
+	restored int       // failed runs that the commit state told of
+	crashes  uint8     // unclean ends in the middle of a run, by the commit state
+	age      uint8     // looks of the settler that the present run has lasted; up to longRun
 	first    time.Time // of the first failure here
 	last     time.Time // of the last failure
 	received time.Time
@@ -69,7 +73,7 @@ type progress struct {
 	unseen   bool          // of a log, for another group: done without being run
 	released bool          // its share of the budget was returned
 
-	due time.Time // end of the back-off
+	due time.Time // end of the back-off; zero = not in one
 	run *attempt  // the attempt that runs now
 }
 
@@ -83,14 +87,16 @@ func (f *flight) reset() {
 // assignment is one period of ownership of one partition. Guarded by Consumer.mu.
 type assignment struct {
 	driver.Assignment
-	drain      bool // admits nothing any more
-	closed     bool // nor settles
-	running    int  // attempts that run
-	pending    int  // settlements handed to the settler and not answered
-	idle       chan struct{}
-	ring       watermark.Ring[driver.Receipt]
-	dirty      bool // in Consumer.dirty
-	flights    int
+	drain   bool // admits nothing any more
+	closed  bool // nor settles
+	running int  // attempts that run
+	pending int  // settlements handed to the settler and not answered
+	idle    chan struct{}
+	ring    watermark.Ring[place]
+	dirty   bool // in Consumer.dirty
+	moved   bool // the watermark has, since the settler last committed it
+	flights int
+	commitState
 	committing driver.Receipt // the watermark that the settler sends
 	sending    bool           // an entry for it is with the settler
 	covers     int            // AckFirst on a log: so many of acking are covered by that commit

@@ -69,6 +69,7 @@ const (
 	SignalStale            SignalKind = "stale_dropped"
 	SignalAbandoned        SignalKind = "abandoned"
 	SignalLimited          SignalKind = "header_limit"
+	SignalStateIgnored     SignalKind = "commit_state_ignored" // what it covered is handled again
 )
 
 // Signal is an operational event.

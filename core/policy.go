@@ -124,6 +124,12 @@ type Policy struct {
 	NativeDeadLetter bool
 	// Exhausted. 0 = DeadLetter if there is one, else Halt.
 	Exhausted Exhausted
+	// Quarantine dead-letters a message without running it again once the process has
+	// ended without a word so many times while it was handled, each run having lasted
+	// half a second or more: a message that kills its consumer. 0 = 3, negative =
+	// never. At most 7. It needs a dead letter and a log whose commits carry a state
+	// (Capabilities.StateBytes); elsewhere the broker's own limit is the one.
+	Quarantine int
 	// Timeout of one attempt; its context ends with cause ErrTimeout and the attempt
 	// counts as failed. 0 = none.
 	Timeout time.Duration
@@ -155,6 +161,7 @@ const (
 	defaultMaxInFlightBytes = 64 << 20
 	defaultConcurrency      = 16
 	defaultDrain            = 30 * time.Second
+	defaultQuarantine       = 3
 	defaultBase             = 100 * time.Millisecond
 	defaultCap              = time.Minute
 	maxAttempts             = 1000
@@ -170,6 +177,7 @@ func (p *Policy) setDefaults() {
 	}
 	setDefault(&p.Concurrency, defaultConcurrency)
 	setDefault(&p.DrainTimeout, defaultDrain)
+	setDefault(&p.Quarantine, defaultQuarantine)
 	setDefault(&p.Retry.Base, defaultBase)
 	setDefault(&p.Retry.Cap, max(defaultCap, p.Retry.Base))
 }
@@ -195,6 +203,8 @@ func (p *Policy) validate() error {
 		return bad("Concurrency", "%d is not within 1 and %d", p.Concurrency, 1<<20)
 	case p.Timeout < 0:
 		return bad("Timeout", "%v is negative", p.Timeout)
+	case p.Quarantine > maxCrashes:
+		return bad("Quarantine", "%d is over %d", p.Quarantine, maxCrashes)
 	case p.Retry.Attempts < 0 || p.Retry.Attempts > maxAttempts:
 		return bad("Retry.Attempts", "%d is not within 0 (no limit) and %d", p.Retry.Attempts, maxAttempts)
 	case p.Retry.Base < 0 || p.Retry.Base > maxRetryDelay:

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -42,6 +43,21 @@ func (e *effects) succeeded(epoch uint64, id string, confirmed map[string]bool) 
 	for _, out := range e.ok[okKey(epoch, id)] {
 		if out == "" || confirmed["out/"+out] {
 			return true
+		}
+	}
+	return false
+}
+
+// succeededEver is succeeded under any epoch: a commit state outlives its own.
+func (e *effects) succeededEver(id string, confirmed map[string]bool) bool {
+	for key, outs := range e.ok {
+		if _, of, _ := strings.Cut(key, "/"); of != id {
+			continue
+		}
+		for _, out := range outs {
+			if out == "" || confirmed["out/"+out] {
+				return true
+			}
 		}
 	}
 	return false
@@ -98,6 +114,9 @@ func runStorm(t *testing.T, seed int) {
 			for _, v := range b.bad {
 				t.Errorf("seed %d (%v, by key %v, lease %v): %s", seed, b.mode, b.effects.byKey, b.lease, v)
 			}
+			if len(b.bad) > 0 && testing.Verbose() {
+				t.Log(strings.Join(b.log, ""))
+			}
 		}()
 		c := core.NewClient(b, core.Options{Logger: quiet, PublishTimeout: time.Second})
 		b.consume(c, false)
@@ -122,6 +141,9 @@ func newStorm(seed int) *storm {
 		b.mode = driver.UpTo
 	case 1:
 		b.lease = time.Duration(150+r.IntN(300)) * time.Millisecond
+	}
+	if b.mode == driver.UpTo {
+		b.stateBytes = []int{0, 60, 4096}[r.IntN(3)]
 	}
 	b.effects.counts = b.mode == driver.Each && r.IntN(2) == 0
 	for p := range 1 + r.IntN(3) {
@@ -154,7 +176,7 @@ func (b *storm) consume(c *core.Client, calm bool) {
 		if b.effects.byKey {
 			p.Order = core.ByKey
 		}
-		p.DeadLetter = core.Queue("dlq")
+		p.DeadLetter, p.Quarantine = core.Queue("dlq"), -1
 		p.SetRetry(core.RetryPolicy{Base: 20 * time.Millisecond, Cap: 200 * time.Millisecond, Attempts: b.effects.attempts})
 	}))
 	if err != nil {
@@ -338,7 +360,11 @@ func (b *storm) begin(d *core.Delivery) {
 	if total > e.slots && !b.calm { // then one may be left that the first consumer abandoned
 		b.violation("%d handlers at once with %d slots", total, e.slots)
 	}
+	b.note("begin", d.ID, d.Key, d.Fence, d.Attempt)
 	p := b.part(d.Partition)
+	if p.finished[d.ID] {
+		b.violation("%s runs again after a clean hand-over", d.ID)
+	}
 	if at, ok := p.fenced[d.Fence]; ok && time.Now().After(at) || d.Fence != p.epoch && time.Now().After(p.since) {
 		b.violation("%s started under an epoch that has ended", d.ID)
 	}
@@ -364,6 +390,7 @@ func (b *storm) begin(d *core.Delivery) {
 
 func (b *storm) finish(ctx context.Context, d *core.Delivery, what int, out string) {
 	e := b.effects
+	b.note("finish", d.ID, d.Key, d.Fence, d.Attempt, what, out, ctx.Err())
 	e.epochs[d.Fence]--
 	if e.byKey && d.Key != "" {
 		e.running[d.Key]--

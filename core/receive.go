@@ -228,7 +228,10 @@ func (s *Consumer) enterOne(f *flight, a *assignment, now time.Time) {
 	s.budget.Take(f.size)
 	s.flights.add(f)
 	if s.caps.Settle == driver.UpTo {
-		f.seq = a.ring.Add(f.rec.Receipt)
+		f.seq = a.ring.Add(placeOf(f))
+		if a.known != nil {
+			s.recall(f, a, now)
+		}
 		if !a.paused && a.ring.Span() >= maxSpan {
 			a.paused = true
 			s.redemand()

@@ -32,13 +32,10 @@ type settleEntry struct {
 
 // settlement is the entry as the adapter gets it.
 func (e *settleEntry) settlement(final bool) driver.Settlement {
-	st := driver.Settlement{Disposition: e.disposition, Delay: e.delay, Reason: e.reason, Final: final}
-	if e.f != nil {
-		st.Receipt = e.f.rec.Receipt
-	} else {
-		st.Receipt = e.a.committing
+	if e.f == nil {
+		return e.a.settlement(final)
 	}
-	return st
+	return driver.Settlement{Receipt: e.f.rec.Receipt, Disposition: e.disposition, Delay: e.delay, Reason: e.reason, Final: final}
 }
 
 func (e *settleEntry) asg() *assignment {
@@ -69,6 +66,12 @@ func (s *Consumer) settler() {
 	}
 	t := time.NewTimer(linger)
 	defer t.Stop()
+	var look <-chan time.Time
+	if s.keepsState() {
+		every := time.NewTicker(stateEvery)
+		defer every.Stop()
+		look = every.C
+	}
 	var spare, left []settleEntry
 	var wire []driver.Settlement
 	for failures := 0; ; {
@@ -80,6 +83,9 @@ func (s *Consumer) settler() {
 			failures = 0
 			select {
 			case <-s.settleSome:
+			case <-look:
+				s.lookAround()
+				continue
 			case <-s.settleEnd:
 				return
 			}
@@ -127,25 +133,29 @@ func (s *Consumer) settleRound(left, spare []settleEntry, wire *[]driver.Settlem
 	return again, round[:0]
 }
 
-// commits adds one entry for each log whose watermark has moved. Callers hold mu.
+// commits adds one entry for each log that has something to commit. Callers hold mu.
 func (s *Consumer) commits(round []settleEntry) []settleEntry {
+	now, kept := time.Now(), 0
 	for _, a := range s.dirty {
 		a.dirty = false
 		if a.closed {
 			continue
 		}
-		if r, ok := a.ring.Watermark(); ok {
-			a.committing, a.covers = r, len(a.acking)
-			if a.sending { // an earlier round left it, and it will say the newer position
-				continue
-			}
-			a.pending++
-			a.sending = true
-			round = append(round, settleEntry{a: a, disposition: driver.Ack})
+		send, later := s.stage(a, now)
+		if later { // the next look around finds it
+			a.dirty = true
+			s.dirty[kept] = a
+			kept++
 		}
+		if !send || a.sending { // an earlier round left it, and it will say the newer position
+			continue
+		}
+		a.pending++
+		a.sending = true
+		round = append(round, settleEntry{a: a, disposition: driver.Ack})
 	}
-	clear(s.dirty)
-	s.dirty = s.dirty[:0]
+	clear(s.dirty[kept:])
+	s.dirty = s.dirty[:kept]
 	return round
 }
 
@@ -187,9 +197,14 @@ func (s *Consumer) sendSettle(round, again []settleEntry, batch []driver.Settlem
 		switch class := driver.ClassOf(res); {
 		case res == nil:
 			s.settledLocked(e, nil, start)
+		case e.f == nil && s.refusedState(e.a, class):
+			again = append(again, *e)
 		case (class == driver.Transient || class == driver.Ambiguous || class == 0) && !e.asg().closed:
 			failed++
 			again = append(again, *e)
+		case e.f == nil && e.a.hold: // only a state: nothing was committed and nothing is lost
+			e.a.limit = 0
+			s.settledLocked(e, nil, start)
 		default:
 			failed++
 			lost++

@@ -14,9 +14,10 @@ import (
 // storm is a broker that does everything a broker may do, at random: see TestStorm. It
 // judges what core says to it, and collects what is wrong in bad.
 type storm struct {
-	mode  driver.SettleMode
-	lease time.Duration // 0 = none
-	calm  bool          // no more faults
+	mode       driver.SettleMode
+	lease      time.Duration // 0 = none
+	stateBytes int           // UpTo
+	calm       bool          // no more faults
 
 	mu     sync.Mutex
 	r      *rand.Rand
@@ -27,6 +28,8 @@ type storm struct {
 	wake   chan struct{}
 	closed bool
 	bad    []string
+	logMu  sync.Mutex
+	log    []string // what happened, for whoever looks into a violation
 
 	effects   *effects
 	confirmed map[string]bool // ids of copies that were confirmed, by destination and id
@@ -38,8 +41,10 @@ type stormPart struct {
 	msgs      []driver.Message
 	done      []bool // acked or rejected (Each)
 	out       []*outMsg
-	committed int // UpTo: so many
-	next      int // UpTo: to be read
+	committed int             // UpTo: so many
+	state     []byte          // UpTo: stored beside committed
+	finished  map[string]bool // UpTo: what must not run again under this epoch
+	next      int             // UpTo: to be read
 	epoch     uint64
 	since     time.Time // of the epoch
 	open      bool      // hands out
@@ -58,6 +63,13 @@ type outMsg struct {
 	redo    time.Time
 }
 
+// note keeps what happened. It has a lock of its own: some callers hold mu.
+func (b *storm) note(what ...any) {
+	b.logMu.Lock()
+	defer b.logMu.Unlock()
+	b.log = append(b.log, fmt.Sprintln(append([]any{time.Now().Format("05.000")}, what...)...))
+}
+
 func (b *storm) violation(format string, args ...any) {
 	if len(b.bad) < 5 {
 		b.bad = append(b.bad, fmt.Sprintf(format, args...))
@@ -74,7 +86,7 @@ func (b *storm) intN(n int) int {
 func (b *storm) chance(percent int) bool { return !b.calm && b.r.IntN(100) < percent }
 
 func (b *storm) Capabilities(driver.Destination) driver.Capabilities {
-	c := driver.Capabilities{Settle: b.mode, Order: driver.PerPartition, Durable: true, Lease: b.lease}
+	c := driver.Capabilities{Settle: b.mode, Order: driver.PerPartition, Durable: true, Lease: b.lease, StateBytes: b.stateBytes}
 	if b.effects.counts {
 		c.Counts, c.NackDelay = true, 150*time.Millisecond
 	}
@@ -126,13 +138,25 @@ func (b *storm) assign(p *stormPart) {
 		b.mu.Unlock()
 		return
 	}
+	if p.assigned { // nothing was handed over
+		p.finished = nil
+	}
 	b.epoch++
 	p.epoch, p.since, p.next = b.epoch, time.Now(), p.committed
-	p.open, p.settles, p.assigned = true, true, true
+	p.settles, p.assigned = true, true
 	b.giveBack(p)
 	a := driver.Assignment{Partition: p.name, Epoch: p.epoch, Fence: p.epoch}
+	if b.stateBytes > 0 {
+		a.Committed = driver.Position{Kind: driver.At, Offset: int64(p.committed)}
+		a.High = driver.Position{Kind: driver.At, Offset: int64(len(p.msgs))}
+		a.State = slices.Clone(p.state)
+	}
 	b.mu.Unlock()
+	b.note("assigned", p.name, p.epoch, p.committed, len(p.state))
 	b.sub.Assigned(a)
+	b.mu.Lock()
+	p.open = p.epoch == a.Epoch && p.assigned // opened before its first message is returned
+	b.mu.Unlock()
 	b.poke()
 }
 
@@ -151,7 +175,7 @@ func (b *storm) revoke(ctx context.Context, p *stormPart, lost bool) {
 		b.mu.Unlock()
 		return
 	}
-	p.assigned, p.open = false, false
+	p.assigned, p.open, p.finished = false, false, nil
 	epoch := p.epoch
 	if lost {
 		p.settles = false
@@ -161,12 +185,15 @@ func (b *storm) revoke(ctx context.Context, p *stormPart, lost bool) {
 		ctx = over
 	}
 	b.mu.Unlock()
+	b.note("revoke", p.name, epoch, ctx.Err())
 	b.sub.Revoke(ctx, []string{p.name})
+	b.note("revoked", p.name, epoch, ctx.Err())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p.epoch == epoch {
 		if ctx.Err() == nil && !b.closed {
 			b.unsettled(p)
+			b.handedOver(p)
 		}
 		p.settles = false
 		b.giveBack(p)

@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
@@ -50,6 +51,33 @@ func (p *stormPart) find(seq int64) *outMsg {
 	return nil
 }
 
+// position is where a commit puts the group.
+func position(s *driver.Settlement) int {
+	if s.Disposition == driver.Hold {
+		return int(s.Receipt.Aux)
+	}
+	return int(s.Receipt.Aux) + 1
+}
+
+// ended: the message may be committed.
+func (b *storm) ended(epoch uint64, id string) bool {
+	return b.confirmed["dlq/"+id] || b.effects.succeeded(epoch, id, b.confirmed) ||
+		b.stateBytes > 0 && b.effects.succeededEver(id, b.confirmed)
+}
+
+// handedOver: what a clean revoke leaves done is not done again by the next owner.
+func (b *storm) handedOver(p *stormPart) {
+	if b.stateBytes < 4096 {
+		return
+	}
+	p.finished = map[string]bool{}
+	for i := range p.msgs {
+		if id := p.msgs[i].ID; b.effects.succeeded(p.epoch, id, b.confirmed) {
+			p.finished[id] = true
+		}
+	}
+}
+
 // judge checks a settlement when it is sent.
 func (b *storm) judge(s *driver.Settlement) {
 	p := b.part(s.Receipt.Partition)
@@ -62,11 +90,11 @@ func (b *storm) judge(s *driver.Settlement) {
 	i := int(s.Receipt.Aux)
 	id := p.msgs[i].ID
 	if b.mode == driver.UpTo {
-		if s.Disposition != driver.Ack {
-			b.violation("%s on a log", s.Disposition)
+		if s.Disposition != driver.Ack && (s.Disposition != driver.Hold || b.stateBytes == 0) || len(s.State) > b.stateBytes {
+			b.violation("%s on a log, with %d bytes of state", s.Disposition, len(s.State))
 		}
-		for k := p.committed; k <= i && p.epoch == s.Receipt.Epoch; k++ {
-			if id := p.msgs[k].ID; !b.effects.succeeded(s.Receipt.Epoch, id, b.confirmed) && !b.confirmed["dlq/"+id] {
+		for k := p.committed; k < position(s) && p.epoch == s.Receipt.Epoch; k++ {
+			if !b.ended(s.Receipt.Epoch, p.msgs[k].ID) {
 				b.violation("commit of %s/%d passes %d, which has not ended", p.name, i, k)
 			}
 		}
@@ -120,8 +148,11 @@ func (b *storm) answer(s *driver.Settlement) error {
 }
 
 func (b *storm) carryOut(p *stormPart, s *driver.Settlement, lost error) error {
+	b.note("carry", p.name, s.Disposition, s.Receipt.Epoch, s.Receipt.Aux, len(s.State))
 	if b.mode == driver.UpTo {
-		p.committed = max(p.committed, int(s.Receipt.Aux)+1)
+		if next := position(s); next >= p.committed {
+			p.committed, p.state = next, slices.Clone(s.State)
+		}
 		return nil
 	}
 	b.expire(p, time.Now())

@@ -154,6 +154,7 @@ func (s *Consumer) closeSource() {
 		open = append(open, a)
 	}
 	s.mu.Unlock()
+	s.lastWord(open)
 	s.flush(ctx, open)
 	err := s.src.Close(ctx)
 	close(s.settleEnd)

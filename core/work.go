@@ -66,7 +66,7 @@ func (s *Consumer) take() *flight {
 			s.queue.Release(lane)
 			continue
 		}
-		f.lane, f.state = lane, stateRunning
+		f.lane, f.state, f.age = lane, stateRunning, 0
 		f.asg.running++
 		s.running++
 		return f
@@ -112,6 +112,10 @@ func (s *Consumer) step(f *flight, a *arena) {
 		err := s.sendOn(f)
 		s.mu.Lock()
 		s.sentOn(f, err)
+	case phaseDue:
+		s.mu.Lock()
+		f.phase = phaseHandle
+		s.wait(f, time.Until(f.due))
 	}
 	s.ran(f)
 }
@@ -345,16 +349,17 @@ func (s *Consumer) finishLocked(f *flight, st driver.Settlement) {
 // markDone moves the watermark of a log. Callers hold mu.
 func (s *Consumer) markDone(f *flight) {
 	a := f.asg
+	a.version++
+	if f.failures+f.restored+int(f.crashes) > 0 {
+		a.tried--
+	}
 	if !a.ring.Done(f.seq) {
 		return
 	}
+	a.moved, a.movedLately = true, true
 	if a.paused && a.ring.Span() < maxSpan*7/10 {
 		a.paused = false
 		s.redemand()
 	}
-	if !a.dirty {
-		a.dirty = true
-		s.dirty = append(s.dirty, a)
-		signal(s.settleSome)
-	}
+	s.markDirty(a)
 }

@@ -64,7 +64,7 @@ func (c *consumer) commits(op string, batch []driver.Settlement, errs []error) m
 		case s.Disposition == driver.Extend, s.Disposition == driver.Return:
 		case s.Disposition == driver.Nack:
 			errs[i] = driver.Errorf(op, driver.Unsupported, "nack: a Kafka partition cannot hand out one record again; do not commit it, or publish a copy")
-		case s.Disposition != driver.Ack && s.Disposition != driver.Reject:
+		case s.Disposition != driver.Ack && s.Disposition != driver.Reject && s.Disposition != driver.Hold:
 			errs[i] = driver.Errorf(op, driver.Permanent, "Settlement.Disposition is not set")
 		case len(s.State) > stateBytes:
 			errs[i] = driver.Errorf(op, driver.TooLarge, "Settlement.State: %d bytes, commit metadata holds %d", len(s.State), stateBytes)
@@ -75,6 +75,9 @@ func (c *consumer) commits(op string, batch []driver.Settlement, errs []error) m
 				out[p.id] = cm
 			}
 			cm.at = kgo.EpochOffset{Epoch: int32(s.Receipt.Aux), Offset: s.Receipt.Seq + 1}
+			if s.Disposition == driver.Hold {
+				cm.at.Offset--
+			}
 			cm.meta = armour(s.State)
 			cm.entries = append(cm.entries, i)
 		}

@@ -125,7 +125,7 @@ func (c *cursor) settle(m *consumer, s *driver.Settlement, _ int64) error {
 		return driver.Errorf(m.op("settle"), driver.Unsupported, "delay-nack: a stream takes nothing back; hold the message, or publish a copy")
 	case driver.Extend:
 		return driver.Errorf(m.op("settle"), driver.Unsupported, "lease: messages of a stream have none")
-	case driver.Ack, driver.Reject:
+	case driver.Ack, driver.Reject, driver.Hold:
 	default:
 		return driver.Errorf(m.op("settle"), driver.Permanent, "Disposition %d is invalid", s.Disposition)
 	}
@@ -135,10 +135,14 @@ func (c *cursor) settle(m *consumer, s *driver.Settlement, _ int64) error {
 	if s.Receipt.Seq < 0 || s.Receipt.Seq >= t.next {
 		return driver.Errorf(m.op("settle"), driver.Permanent, "offset %d was not handed out", s.Receipt.Seq)
 	}
-	if c.g.hidden || s.Receipt.Seq+1 < c.committed[t.part] {
+	next := s.Receipt.Seq + 1
+	if s.Disposition == driver.Hold {
+		next--
+	}
+	if c.g.hidden || next < c.committed[t.part] {
 		return nil // nothing to keep, or older than what is committed
 	}
-	c.committed[t.part], c.state[t.part] = s.Receipt.Seq+1, slices.Clone(s.State)
+	c.committed[t.part], c.state[t.part] = next, slices.Clone(s.State)
 	return nil
 }
 

@@ -74,7 +74,7 @@ func (l *life) jumps() error {
 func (c *consumer) commit(ctx context.Context, op string, f *feed, batch []driver.Settlement, mine []int, errs []error) {
 	last := -1
 	for _, i := range mine {
-		if d := batch[i].Disposition; d != driver.Ack && d != driver.Reject {
+		if !commits(batch[i].Disposition) {
 			continue
 		}
 		if last < 0 || batch[i].Receipt.Aux >= batch[last].Receipt.Aux {
@@ -86,10 +86,14 @@ func (c *consumer) commit(ctx context.Context, op string, f *feed, batch []drive
 	}
 	err := f.store(ctx, c, op, &batch[last])
 	for _, i := range mine {
-		if d := batch[i].Disposition; d == driver.Ack || d == driver.Reject {
+		if commits(batch[i].Disposition) {
 			errs[i] = err
 		}
 	}
+}
+
+func commits(d driver.Disposition) bool {
+	return d == driver.Ack || d == driver.Reject || d == driver.Hold
 }
 
 func (f *feed) store(ctx context.Context, c *consumer, op string, e *driver.Settlement) error {
@@ -102,6 +106,9 @@ func (f *feed) store(ctx context.Context, c *consumer, op string, e *driver.Sett
 		return driver.Errorf(op, driver.TooLarge, "Settlement.State has %d bytes, the limit is %d", len(e.State), stateBytes)
 	}
 	next := e.Receipt.Aux + 1
+	if e.Disposition == driver.Hold {
+		next--
+	}
 	if c.owned {
 		f.recMu.Lock()
 		f.rec.Seq++
@@ -114,6 +121,9 @@ func (f *feed) store(ctx context.Context, c *consumer, op string, e *driver.Sett
 		}
 	}
 	f.acked = max(f.acked, next)
+	if e.Disposition == driver.Hold { // it is still with core
+		return nil
+	}
 	tag := uint64(e.Receipt.Seq)
 	f.mu.Lock()
 	ok := f.ledger.settleTo(tag)

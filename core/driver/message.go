@@ -197,11 +197,12 @@ const (
 	Return                        // not tried: again at once, not counted where the broker can help it
 	Reject                        // never again for this group; core holds a confirmed copy, or chose the native dead letter
 	Extend                        // not final: a longer lease
+	Hold                          // not final (UpTo): everything before the receipt is done, and State belongs there
 )
 
 // String returns the disposition in lower case.
 func (d Disposition) String() string {
-	return name(d, "ack", "nack", "return", "reject", "extend")
+	return name(d, "ack", "nack", "return", "reject", "extend", "hold")
 }
 
 // Settlement ends (or extends) one delivery. For SettleMode UpTo an Ack covers
@@ -209,7 +210,9 @@ func (d Disposition) String() string {
 type Settlement struct {
 	// Receipt is the one that came with the delivery, unchanged.
 	Receipt Receipt
-	// Disposition must be one of the five; the zero value is refused.
+	// Disposition must be one of the six; the zero value is refused. Core sends Hold only
+	// to an UpTo source with StateBytes; for an adapter that refuses it nothing is lost
+	// but the State.
 	Disposition Disposition
 	// Delay of a Nack: not before, at most Capabilities.NackDelay. Of an Extend:
 	// the lease from now; 0 = as long as Deadline told.

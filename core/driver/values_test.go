@@ -29,7 +29,7 @@ func TestNamesOfEnums(t *testing.T) {
 		t.Errorf("%q and %q, want none", driver.None, driver.NoOrder)
 	}
 	for _, v := range []fmt.Stringer{
-		driver.Shape(0), driver.Stream + 1, driver.Disposition(0), driver.Extend + 1, driver.Since + 1,
+		driver.Shape(0), driver.Stream + 1, driver.Disposition(0), driver.Hold + 1, driver.Since + 1,
 		driver.EventKind(0), driver.Gone + 1, driver.Mode(0), driver.Delete + 1, driver.SettleMode(0), driver.None + 1,
 		driver.PerPartition + 1, driver.NeedCount,
 	} {

@@ -69,3 +69,12 @@ func (c *Completed) failure(position int64) (f failure, found bool) {
 // High is the last position Done can be true for; less than the committed position
 // when there is none. Attempts may know about later ones.
 func (c *Completed) High() int64 { return c.next - 1 }
+
+// Last is the last position that is known about: by Done, or by Attempts.
+func (c *Completed) Last() int64 {
+	last := c.High()
+	if n := len(c.failed); n > 0 {
+		last = max(last, c.failed[n-1].position)
+	}
+	return last
+}

@@ -13,6 +13,7 @@ type Ring[R any] struct {
 	done       []uint64 // bit by seq & mask
 	head, tail uint64   // the unfinished span is [head, tail)
 	last       R        // receipt of head-1
+	behind     int      // done within the span
 }
 
 const minRing = 64 // one word of done bits
@@ -47,6 +48,9 @@ func (r *Ring[R]) Done(seq uint64) bool {
 		return false
 	}
 	i := seq & uint64(len(r.pos)-1)
+	if r.done[i>>6]>>(i&63)&1 == 0 {
+		r.behind++
+	}
 	r.done[i>>6] |= 1 << (i & 63)
 	if seq != r.head {
 		return false
@@ -73,6 +77,7 @@ func (r *Ring[R]) advance() {
 	if r.head == start {
 		return
 	}
+	r.behind -= int(r.head - start)
 	var zero R
 	r.last = r.pos[(r.head-1)&mask]
 	for seq := start; seq < r.head; seq++ {
@@ -86,3 +91,34 @@ func (r *Ring[R]) Watermark() (receipt R, ok bool) { return r.last, r.head > 0 }
 
 // Span is the number of deliveries from the first unfinished one to the last added.
 func (r *Ring[R]) Span() int { return int(r.tail - r.head) }
+
+// Behind is the number of deliveries that are done and yet behind an unfinished one.
+func (r *Ring[R]) Behind() int { return r.behind }
+
+// Unfinished calls yield for each unfinished delivery, in order, until it returns false.
+func (r *Ring[R]) Unfinished(yield func(p R) bool) {
+	if len(r.pos) == 0 {
+		return
+	}
+	mask := uint64(len(r.pos) - 1)
+	for seq := r.head; seq < r.tail; {
+		i := seq & mask
+		word := r.done[i>>6] >> (i & 63)
+		if done := uint64(bits.TrailingZeros64(^word)); done > 0 { // a run of done ones
+			seq += min(done, 64-i&63)
+			continue
+		}
+		if !yield(r.pos[i]) {
+			return
+		}
+		seq++
+	}
+}
+
+// Last is the delivery added last; ok is false when the span is empty.
+func (r *Ring[R]) Last() (p R, ok bool) {
+	if r.tail == r.head {
+		return p, false
+	}
+	return r.pos[(r.tail-1)&uint64(len(r.pos)-1)], true
+}

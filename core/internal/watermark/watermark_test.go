@@ -2,6 +2,7 @@ package watermark_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/varal-go/varal/core/internal/watermark"
@@ -21,6 +22,27 @@ func (o *naive) finish(seq int) {
 	for o.done[o.head] {
 		delete(o.done, o.head)
 		o.head++
+	}
+}
+
+// compare looks at what is behind the head.
+func (o *naive) compare(t *testing.T, round int, r *watermark.Ring[int]) {
+	t.Helper()
+	behind := 0
+	var open, got []int
+	for n := o.head; n < o.n; n++ {
+		if o.done[n] {
+			behind++
+		} else {
+			open = append(open, n*10)
+		}
+	}
+	r.Unfinished(func(p int) bool { got = append(got, p); return true })
+	if r.Behind() != behind || !slices.Equal(got, open) {
+		t.Fatalf("seed %d: behind %d, want %d; unfinished %v, want %v", round, r.Behind(), behind, got, open)
+	}
+	if last, ok := r.Last(); ok != (o.n > o.head) || ok && last != (o.n-1)*10 {
+		t.Fatalf("seed %d: last %d %v, want %d", round, last, ok, (o.n-1)*10)
 	}
 }
 
@@ -48,6 +70,7 @@ func TestRingAgreesWithASet(t *testing.T) {
 			if ok != (o.head > 0) || ok && got != (o.head-1)*10 {
 				t.Fatalf("seed %d: watermark %d %v, want %d", round, got, ok, (o.head-1)*10)
 			}
+			o.compare(t, round, &r)
 			if r.Span() != o.n-o.head {
 				t.Fatalf("seed %d: span %d, want %d", round, r.Span(), o.n-o.head)
 			}
