@@ -107,7 +107,7 @@ func (s *Consumer) closeLocked(a *assignment) {
 	}
 	a.acking, a.covers = nil, 0
 	a.closed = true
-	if a.paused { // the Receive under way must not go on leaving out this partition's next epoch
+	if a.held() { // the Receive under way must not go on leaving out this partition's next epoch
 		a.paused = false
 		s.redemand()
 	}
@@ -119,7 +119,7 @@ func (s *Consumer) dropUnstarted(a *assignment) {
 	a.drain = true
 	for f := s.flights.head; f != nil; {
 		next := f.next
-		if f.asg == a && (f.state == stateQueued || f.state == stateWaiting) {
+		if f.asg == a && (f.state == stateQueued || f.state == stateWaiting || f.state == stateHalted) {
 			s.drop(f)
 		}
 		f = next
@@ -135,8 +135,11 @@ func (s *Consumer) drop(f *flight) {
 	case stateWaiting:
 		s.waiting.remove(f)
 		f.state = stateGone
-		s.queue.Release(f.lane)
-		s.wakeWorker()
+		s.advance(f.lane)
+	case stateHalted:
+		delete(s.halted, f.rec.Key)
+		f.state = stateGone
+		s.advance(f.lane)
 	default:
 		f.state = stateGone
 	}

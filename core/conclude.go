@@ -18,6 +18,8 @@ const (
 	reasonUndecodable = "undecodable"
 	reasonTooLarge    = "too_large"
 	reasonQuarantined = "quarantined"
+	reasonBlocked     = "blocked"
+	reasonSkipped     = "skipped"
 )
 
 func errBodyLimit(size, limit int) error {
@@ -162,8 +164,7 @@ func (s *Consumer) abandon(f *flight) {
 	lane := f.lane
 	f.lane, f.state = nil, stateGone
 	s.release(f)
-	s.queue.Release(lane)
-	s.wakeWorker()
+	s.advance(lane)
 }
 
 // giveBack returns a flight untried. A log has no such word: the message is tried
@@ -203,6 +204,8 @@ func (s *Consumer) later(report func()) {
 // exhausted ends a message that no attempt will mend.
 func (s *Consumer) exhausted(f *flight) string {
 	switch {
+	case s.haltKey(f):
+		return "halt key"
 	case s.p.NativeDeadLetter:
 		s.counts.DeadLettered++
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.cause})
@@ -221,7 +224,7 @@ func (s *Consumer) exhausted(f *flight) string {
 		s.mu.Lock()
 		s.deadLettered(f, err)
 		return "dead-letter"
-	case s.p.Exhausted == ExhaustedDiscard:
+	case s.p.Exhausted == ExhaustedDiscard, f.reason == reasonSkipped:
 		s.counts.Discarded++
 		s.later(func() { s.signalled(SignalDiscarded, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
 		// Not Reject: nobody holds a copy, and a broker's own dead letter would keep one.

@@ -59,6 +59,12 @@ type Consumer struct {
 	free       *flight // flights to use again
 	frees      int
 	waiting    waitHeap
+	halted     map[string]*flight // by key
+	blocked    map[string]block   // by key
+	crowded    map[*lane]*assignment
+	active     int // assignments with anything in flight
+	fullParts  int // assignments that are full
+	pruneAt    int // as many blocked keys are looked through for old ones
 	settling   []settleEntry
 	dirty      []*assignment
 	flushers   []chan struct{} // closed after the next round of the settler
@@ -87,6 +93,7 @@ type Consumer struct {
 type counts struct {
 	Received, Handled, Failed, DeadLettered, Discarded, Returned, Stale, LeaseLost, Abandoned int64
 	Skipped                                                                                   int64 // completed before, by the commit state
+	KeysSkipped                                                                               int64 // by SkipKey
 }
 
 // Start begins a subscription and returns once the broker has accepted it. When ctx
@@ -161,6 +168,8 @@ func (s *Consumer) init() {
 	s.work.L = &s.mu
 	s.queue = schedule.New[*flight]()
 	s.parts = map[string]*assignment{}
+	s.crowded = map[*lane]*assignment{}
+	s.halted, s.blocked, s.pruneAt = map[string]*flight{}, map[string]block{}, minPrune
 	s.budget = budget.Budget{MaxRecords: s.p.MaxInFlight, MaxBytes: s.p.MaxInFlightBytes}
 	s.state = "starting"
 }
@@ -276,6 +285,9 @@ func (s *Consumer) Resume() { s.change(func() { s.paused = false }) }
 func (s *Consumer) SetLimit(maxInFlight int) {
 	s.change(func() {
 		s.budget.MaxRecords = max(maxInFlight, 1)
+		for _, a := range s.parts {
+			s.emptier(a)
+		}
 		s.work.Broadcast()
 		s.wakeWorker() // none may be parked: those that work now were all that the old limit let start
 	})

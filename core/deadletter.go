@@ -39,6 +39,7 @@ func (s *Consumer) deadLettered(f *flight, err error) {
 		s.finishLocked(f, driver.Settlement{})
 	case err == nil:
 		s.counts.DeadLettered++
+		s.blockKey(f)
 		s.later(func() { s.signalled(SignalDeadLettered, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.cause})
 	default:
@@ -66,7 +67,7 @@ var failureHeaders = map[string]bool{
 	driver.HeaderSource: true, driver.HeaderSourceGroup: true, driver.HeaderSourcePart: true, driver.HeaderSourceOffset: true,
 	driver.HeaderFirstFailure: true, driver.HeaderLastFailure: true, driver.HeaderAttempts: true,
 	driver.HeaderFailureReason: true, driver.HeaderErrorClass: true, driver.HeaderError: true, driver.HeaderStack: true,
-	driver.HeaderTruncated: true, driver.HeaderAttempt: true, driver.HeaderDue: true, driver.HeaderGroup: true,
+	driver.HeaderTruncated: true, driver.HeaderBlockedBy: true, driver.HeaderAttempt: true, driver.HeaderDue: true, driver.HeaderGroup: true,
 }
 
 // failureRecord is the table of core/DESIGN.md.
@@ -88,7 +89,7 @@ func (s *Consumer) failureRecord(f *flight) []Header {
 		className = driver.Permanent.String()
 	}
 	attempts := f.base + f.failures - 1
-	if f.reason == reasonUndecodable || f.reason == reasonTooLarge {
+	if f.reason == reasonUndecodable || f.reason == reasonTooLarge || f.reason == reasonBlocked {
 		attempts = 0
 	}
 	out := []Header{
@@ -102,6 +103,9 @@ func (s *Consumer) failureRecord(f *flight) []Header {
 		{Key: driver.HeaderFailureReason, Value: f.reason},
 		{Key: driver.HeaderErrorClass, Value: className},
 		{Key: driver.HeaderError, Value: clean(errText(f.cause), maxErrorText)},
+	}
+	if f.blocker != "" {
+		out = append(out, Header{Key: driver.HeaderBlockedBy, Value: clean(f.blocker, maxErrorText)})
 	}
 	if len(f.stack) > 0 {
 		out = append(out, Header{Key: driver.HeaderStack, Value: clean(string(f.stack), maxStackText)})

@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type fake struct {
 	epoch     uint64
 	given     driver.Assignment // what Assigned is told beside epoch and fence
 	observe   core.Observer     // of client(f)
+	more      []string          // partitions beside ""
 }
 
 func newFake(mode driver.SettleMode) *fake {
@@ -69,7 +71,10 @@ func (f *fake) Subscribe(_ context.Context, sub driver.Subscription) (driver.Con
 	f.mu.Unlock()
 	a := f.given
 	a.Epoch, a.Fence = f.epoch, 7
-	sub.Assigned(a)
+	for _, name := range append([]string{""}, f.more...) {
+		a.Partition = name
+		sub.Assigned(a)
+	}
 	return f, nil
 }
 
@@ -103,9 +108,7 @@ func (f *fake) Receive(ctx context.Context, want driver.Demand) ([]driver.Receiv
 			f.mu.Unlock()
 			return nil, driver.Errorf("receive", driver.Closed, "closed")
 		}
-		if n := min(len(f.ready), want.Records); n > 0 && len(want.Paused) == 0 {
-			out := append([]driver.Received(nil), f.ready[:n]...)
-			f.ready = f.ready[n:]
+		if out := f.take(want); len(out) > 0 {
 			f.mu.Unlock()
 			return out, nil
 		}
@@ -119,6 +122,20 @@ func (f *fake) Receive(ctx context.Context, want driver.Demand) ([]driver.Receiv
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// take hands out what is ready, in order, of partitions that are not paused.
+func (f *fake) take(want driver.Demand) (out []driver.Received) {
+	var left []driver.Received
+	for _, m := range f.ready {
+		if len(out) < want.Records && !slices.Contains(want.Paused, m.Receipt.Partition) {
+			out = append(out, m)
+		} else {
+			left = append(left, m)
+		}
+	}
+	f.ready = left
+	return out
 }
 
 func (f *fake) Settle(_ context.Context, batch []driver.Settlement) error {

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
-	"github.com/varal-go/varal/core/internal/schedule"
 	"github.com/varal-go/varal/core/internal/watermark"
 )
 
@@ -27,6 +26,7 @@ const (
 	stateQueued   flightState = iota // in the run queue or behind its key
 	stateRunning                     // a worker has it
 	stateWaiting                     // in back-off
+	stateHalted                      // holds up its key until an operator says how to go on
 	stateSettling                    // its disposition is on the way to the broker
 	stateGone                        // over, or no longer ours
 )
@@ -45,7 +45,7 @@ type flight struct {
 // flight that is used again is cleared without the message's many pointers.
 type progress struct {
 	asg  *assignment
-	lane *schedule.Lane[*flight]
+	lane *lane
 
 	state    flightState
 	phase    phase
@@ -59,6 +59,7 @@ type progress struct {
 	received time.Time
 	cause    error  // why it failed last
 	reason   string // failure reason of the dead-letter record
+	blocker  string // id of the message whose failure blocks its key
 	stack    []byte // of a panic
 	emit     []heldPublish
 	tries    int // failed tries of the phase (dead letter, emit, hop)
@@ -102,4 +103,6 @@ type assignment struct {
 	covers     int            // AckFirst on a log: so many of acking are covered by that commit
 	acking     []*flight      // AckFirst on a log: they run once a commit that covers them is confirmed
 	paused     bool           // asked for no more until its span shrinks
+	crowded    int            // keys with too many waiting: no more until they shrink
+	full       bool           // more than its share is in flight: no more until it shrinks
 }

@@ -38,7 +38,7 @@ type AttemptInfo struct {
 	Queued   time.Duration // from receipt to start
 	// Err is what the handler returned, or made of its panic.
 	Err     error
-	Outcome string // ack, retry, dead-letter, return, halt, discard, revoked
+	Outcome string // ack, retry, dead-letter, return, halt, halt key, discard, revoked
 }
 
 // SettleInfo describes one Settle call.
@@ -63,6 +63,7 @@ const (
 	SignalDeadLetterFailed SignalKind = "dead_letter_failed"
 	SignalDiscarded        SignalKind = "discarded"
 	SignalHalted           SignalKind = "halted"
+	SignalKeyHalted        SignalKind = "key_halted" // until an operator says how it goes on
 	SignalReceiveFailed    SignalKind = "receive_failed"
 	SignalSettleFailed     SignalKind = "settle_failed"
 	SignalRevoked          SignalKind = "revoked"

@@ -110,11 +110,20 @@ type Policy struct {
 	// MaxInFlightBytes is the same in bytes of headers and body; a larger message
 	// comes alone. 0 = 64 MiB.
 	MaxInFlightBytes int64
+	// MaxPerKey is how many messages of one key may wait under ByKey; from there on its
+	// partition is asked for no more until half of them are done, and other partitions go
+	// on. 0 = a quarter of MaxInFlight.
+	MaxPerKey int
 	// Concurrency is the most handlers at once. 0 = 16. MaxInFlight bounds it too, as
 	// Consumer.SetLimit last set it.
 	Concurrency int
 	// Order. 0 = Unordered. ByKey needs a source with Capabilities.Order.
 	Order Order
+	// AfterTerminal says what becomes of a key behind a message that failed for good. 0 =
+	// ContinueKey. The others need ByKey; DeadLetterKey needs a dead letter.
+	AfterTerminal AfterTerminal
+	// BlockFor is how long DeadLetterKey lasts, counted from the failure. 0 = 1 hour.
+	BlockFor time.Duration
 	// Retry. Zero = without limit, 100 ms doubling to 1 minute.
 	Retry RetryPolicy
 	// DeadLetter is where messages go that cannot be handled. Zero = nowhere. It
@@ -162,6 +171,7 @@ const (
 	defaultConcurrency      = 16
 	defaultDrain            = 30 * time.Second
 	defaultQuarantine       = 3
+	defaultBlock            = time.Hour
 	defaultBase             = 100 * time.Millisecond
 	defaultCap              = time.Minute
 	maxAttempts             = 1000
@@ -178,6 +188,7 @@ func (p *Policy) setDefaults() {
 	setDefault(&p.Concurrency, defaultConcurrency)
 	setDefault(&p.DrainTimeout, defaultDrain)
 	setDefault(&p.Quarantine, defaultQuarantine)
+	setDefault(&p.BlockFor, defaultBlock)
 	setDefault(&p.Retry.Base, defaultBase)
 	setDefault(&p.Retry.Cap, max(defaultCap, p.Retry.Base))
 }
@@ -201,8 +212,12 @@ func (p *Policy) validate() error {
 		return bad("MaxInFlightBytes", "%d is negative", p.MaxInFlightBytes)
 	case p.Concurrency < 0 || p.Concurrency > 1<<20:
 		return bad("Concurrency", "%d is not within 1 and %d", p.Concurrency, 1<<20)
+	case p.MaxPerKey < 0:
+		return bad("MaxPerKey", "%d is negative", p.MaxPerKey)
 	case p.Timeout < 0:
 		return bad("Timeout", "%v is negative", p.Timeout)
+	case p.BlockFor < 0:
+		return bad("BlockFor", "%v is negative", p.BlockFor)
 	case p.Quarantine > maxCrashes:
 		return bad("Quarantine", "%d is over %d", p.Quarantine, maxCrashes)
 	case p.Retry.Attempts < 0 || p.Retry.Attempts > maxAttempts:
@@ -230,6 +245,13 @@ func (p *Policy) validateCombination(bad func(field, format string, args ...any)
 		return bad("DeadLetter", "both a destination (%s) and the broker's own dead letter are set; choose one", p.DeadLetter)
 	case dead && p.Exhausted != ExhaustedDefault:
 		return bad("Exhausted", "%s contradicts the dead letter; drop one of them", p.Exhausted)
+	case p.AfterTerminal != ContinueKey && p.Order != ByKey:
+		return bad("AfterTerminal", "%s is about keys: add SessionOrder(...)", p.AfterTerminal)
+	case p.AfterTerminal == DeadLetterKey && p.DeadLetter == (Destination{}):
+		return bad("AfterTerminal", "%s needs a place for what follows: add DeadLetter(...)", p.AfterTerminal)
+	case p.AfterTerminal == HaltKey && p.Exhausted != ExhaustedDefault:
+		return bad("AfterTerminal", "%s contradicts OnExhausted(%s); drop one of them", p.AfterTerminal, p.Exhausted)
+	case p.AfterTerminal == HaltKey:
 	case p.retry && p.Retry.Attempts > 0 && !dead && p.Exhausted == ExhaustedDefault:
 		return bad("Retry.Attempts", "after %d attempts there is no place for the message: add DeadLetter(...), or say OnExhausted(Halt) or OnExhausted(Discard)", p.Retry.Attempts)
 	}

@@ -94,7 +94,7 @@ func (s *Consumer) awaitRoom(ctx context.Context) (want driver.Demand, gen uint6
 		s.mu.Lock()
 		records, bytes := s.budget.Room()
 		if s.worthAsking(records) {
-			want = driver.Demand{Records: min(records, maxReceive), Bytes: bytes, Limit: s.budget.MaxRecords, Paused: s.pausedParts()}
+			want = driver.Demand{Records: min(records, s.mostReceived()), Bytes: bytes, Limit: s.budget.MaxRecords, Paused: s.pausedParts()}
 			gen = s.demandGen
 			s.mu.Unlock()
 			return want, gen, true
@@ -112,6 +112,15 @@ func (s *Consumer) awaitRoom(ctx context.Context) (want driver.Demand, gen uint6
 // waiter to waiter, and every message cost a switch of goroutines from there on.
 const maxReceive = 1024
 
+// mostReceived bounds one Receive. Where keys or partitions have shares it is one share:
+// what a single call brings is in before anybody can be held back.
+func (s *Consumer) mostReceived() int {
+	if s.p.Order == ByKey || len(s.parts) > 1 {
+		return min(maxReceive, max(minShare, s.budget.MaxRecords/4))
+	}
+	return maxReceive
+}
+
 // worthAsking reports whether room for so many messages is worth a Receive. While
 // workers have enough to start, a log would otherwise be asked for the one message
 // that ended since the last call, and so for each. Callers hold mu.
@@ -123,7 +132,7 @@ func (s *Consumer) worthAsking(records int) bool {
 // subscription is paused, so that connection and ownership go on. Callers hold mu.
 func (s *Consumer) pausedParts() (out []string) {
 	for name, a := range s.parts {
-		if s.paused || a.paused {
+		if s.paused || a.held() {
 			out = append(out, name)
 		}
 	}
@@ -224,7 +233,7 @@ func (s *Consumer) enter(fresh []*flight, now time.Time) (stale int) {
 // enterOne queues one flight. Callers hold mu.
 func (s *Consumer) enterOne(f *flight, a *assignment, now time.Time) {
 	f.asg = a
-	a.flights++
+	s.entered(a)
 	s.budget.Take(f.size)
 	s.flights.add(f)
 	if s.caps.Settle == driver.UpTo {
@@ -250,7 +259,7 @@ func (s *Consumer) enterOne(f *flight, a *assignment, now time.Time) {
 	case s.p.AckFirst:
 		s.ackFirst(f)
 	case s.p.Order == ByKey && f.rec.Key != "":
-		s.queue.AddKeyed(f.rec.Key, f)
+		s.crowd(a, s.queue.AddKeyed(f.rec.Key, f))
 	default:
 		s.queue.Add(f)
 	}

@@ -279,7 +279,7 @@ func (s *Consumer) extended(f *flight, sent time.Time, err error) {
 		if f.run != nil {
 			f.run.end(ErrLeaseLost)
 		}
-	case stateQueued, stateWaiting:
+	case stateQueued, stateWaiting, stateHalted:
 		s.drop(f)
 	}
 }

@@ -43,7 +43,8 @@ type PartitionStatus struct {
 	// InFlight is received and not settled.
 	InFlight int `json:"in_flight"`
 	Span     int `json:"span,omitempty"` // from the first unfinished message to the last received one
-	// Paused: its Span is too long, and nothing new is asked for until it has shrunk.
+	// Paused: its Span is too long, a key of it has too many waiting, or it has more than
+	// its share in flight; nothing new is asked for until that has shrunk.
 	Paused bool `json:"paused,omitempty"`
 }
 
@@ -67,7 +68,7 @@ func (s *Consumer) Status() Status {
 	}
 	for name, a := range s.parts {
 		st.Partitions = append(st.Partitions, PartitionStatus{
-			Partition: name, Epoch: a.Epoch, Fence: a.Fence, InFlight: a.flights, Span: a.ring.Span(), Paused: a.paused,
+			Partition: name, Epoch: a.Epoch, Fence: a.Fence, InFlight: a.flights, Span: a.ring.Span(), Paused: a.held(),
 		})
 	}
 	slices.SortFunc(st.Partitions, func(a, b PartitionStatus) int { return strings.Compare(a.Partition, b.Partition) })

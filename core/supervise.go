@@ -49,7 +49,7 @@ func (s *Consumer) giveBackUnstarted() {
 	s.state = "draining"
 	for f := s.flights.head; f != nil; {
 		next := f.next
-		if f.state == stateQueued || f.state == stateWaiting {
+		if f.state == stateQueued || f.state == stateWaiting || f.state == stateHalted {
 			s.giveBackOne(f)
 		}
 		f = next

@@ -63,12 +63,15 @@ func (s *Consumer) take() *flight {
 			s.roomChanged() // the receiver may have waited for this; see worthAsking
 		}
 		if f.state != stateQueued { // dropped while it was queued
-			s.queue.Release(lane)
+			s.advance(lane)
 			continue
 		}
 		f.lane, f.state, f.age = lane, stateRunning, 0
 		f.asg.running++
 		s.running++
+		if len(s.blocked) > 0 {
+			s.blockedBy(f)
+		}
 		return f
 	}
 }
@@ -290,7 +293,7 @@ func (s *Consumer) release(f *flight) {
 	f.released = true
 	s.flights.remove(f)
 	s.budget.Give(f.size)
-	f.asg.flights--
+	s.left(f.asg)
 	s.roomChanged()
 }
 
@@ -340,10 +343,7 @@ func (s *Consumer) finishLocked(f *flight, st driver.Settlement) {
 		f.state = stateSettling
 		s.settle(settleEntry{f: f, disposition: st.Disposition, delay: st.Delay, reason: st.Reason})
 	}
-	if lane != nil {
-		s.queue.Release(lane)
-		s.wakeWorker()
-	}
+	s.advance(lane)
 }
 
 // markDone moves the watermark of a log. Callers hold mu.

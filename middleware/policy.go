@@ -84,6 +84,33 @@ func SessionOrder(keys int) core.Layer {
 	}}
 }
 
+// HaltKey keeps a message whose attempts ran out, and holds up its key and no other
+// until an operator says how it goes on: see core.HaltKey. It needs SessionOrder.
+func HaltKey() core.Layer { return afterTerminal("HaltKey", core.HaltKey, 0) }
+
+// DeadLetterKey sends what follows a dead-lettered message in its key to the dead letter,
+// too, for so long (0 = an hour): see core.DeadLetterKey. It needs SessionOrder and
+// DeadLetter.
+func DeadLetterKey(blockFor time.Duration) core.Layer {
+	return afterTerminal("DeadLetterKey", core.DeadLetterKey, blockFor)
+}
+
+func afterTerminal(name string, a core.AfterTerminal, blockFor time.Duration) core.Layer {
+	return core.Layer{Name: name, Edit: func(p *core.Policy) error {
+		if p.AfterTerminal != core.ContinueKey {
+			return fmt.Errorf("%w: both HaltKey and DeadLetterKey say what becomes of a key; keep one", core.ErrPermanent)
+		}
+		p.AfterTerminal, p.BlockFor = a, blockFor
+		return nil
+	}}
+}
+
+// Quarantine dead-letters a message without running it again once so many processes have
+// ended without a word in the middle of it; negative = never. See core.Policy.Quarantine.
+func Quarantine(ends int) core.Layer {
+	return core.Layer{Name: "Quarantine", Edit: func(p *core.Policy) error { p.Quarantine = ends; return nil }}
+}
+
 // Concurrency bounds the handlers that run at once.
 func Concurrency(handlers int) core.Layer {
 	return core.Layer{Name: "Concurrency", Edit: func(p *core.Policy) error {

@@ -138,6 +138,7 @@ const (
 	HeaderErrorClass    = "varal-error-class"    // class name
 	HeaderError         = "varal-error"          // text, one line, at most 1 KiB
 	HeaderStack         = "varal-stack"          // of a panic, at most 4 KiB
+	HeaderBlockedBy     = "varal-blocked-by"     // id of the message of its key whose failure sent it along
 	HeaderTruncated     = "varal-truncated"      // what was cut to fit the broker's limit
 )
 

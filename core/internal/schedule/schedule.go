@@ -28,6 +28,9 @@ type Lane[T any] struct {
 	spare *Lane[T] // link of the free list
 }
 
+// Waiting is the number of deliveries that have not started.
+func (l *Lane[T]) Waiting() int { return l.wait.len() }
+
 // maxFree bounds the lanes kept for use again.
 const maxFree = 1024
 
@@ -40,8 +43,8 @@ func (q *Queue[T]) Add(v T) {
 	q.ready.push(entry[T]{v: v})
 }
 
-// AddKeyed appends a delivery behind the others of its key.
-func (q *Queue[T]) AddKeyed(key string, v T) {
+// AddKeyed appends a delivery behind the others of its key and returns their lane.
+func (q *Queue[T]) AddKeyed(key string, v T) *Lane[T] {
 	l := q.lanes[key]
 	if l == nil {
 		l = q.newLane(key)
@@ -52,6 +55,7 @@ func (q *Queue[T]) AddKeyed(key string, v T) {
 		l.busy = true
 		q.ready.push(entry[T]{lane: l, head: true})
 	}
+	return l
 }
 
 // Next returns the next delivery to start and its lane (nil = none); ok is false
