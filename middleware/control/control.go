@@ -7,6 +7,10 @@
 //	POST /subscriptions/{name}/pause     stop new deliveries
 //	POST /subscriptions/{name}/resume
 //	POST /subscriptions/{name}/limit?n=N change MaxInFlight
+//	GET  /keys?subscription=S&limit=N    what keys wait for, by subscription; both optional
+//	POST /keys/resume?subscription=S&key=K   a halted key gets one more attempt
+//	POST /keys/replay?subscription=S&key=K   … all attempts, from the first
+//	POST /keys/skip?subscription=S&key=K     … goes on behind its first message
 package control
 
 import (
@@ -31,14 +35,15 @@ func Handler(c *core.Client) http.Handler {
 		}
 		reply(w, code, h)
 	})
+	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, r *http.Request) { keys(c, w, r) })
+	mux.HandleFunc("POST /keys/{verb}", func(w http.ResponseWriter, r *http.Request) { actOnKey(c, w, r) })
 	mux.HandleFunc("POST /subscriptions/{name...}", func(w http.ResponseWriter, r *http.Request) { act(c, w, r) })
 	return mux
 }
 
 // act carries out a verb. Names may hold slashes, so the verb is the last element.
 func act(c *core.Client, w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("X-Varal-Control") == "" {
-		http.Error(w, "state changes need the header X-Varal-Control", http.StatusForbidden)
+	if !meant(w, r) {
 		return
 	}
 	name, verb := splitLast(r.PathValue("name"))
@@ -64,6 +69,15 @@ func act(c *core.Client, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	reply(w, http.StatusOK, s.Status())
+}
+
+// meant refuses a request that a browser may have sent across sites unasked.
+func meant(w http.ResponseWriter, r *http.Request) bool {
+	if r.Header.Get("X-Varal-Control") == "" {
+		http.Error(w, "state changes need the header X-Varal-Control", http.StatusForbidden)
+		return false
+	}
+	return true
 }
 
 func splitLast(path string) (name, verb string) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -26,6 +27,7 @@ type reading struct {
 	most        int
 	idle        time.Duration
 	asJSON      bool
+	control     string
 }
 
 func (s *session) consume() *cobra.Command {
@@ -73,6 +75,7 @@ func (s *session) consume() *cobra.Command {
 	f.IntVar(&r.most, "max", 0, "end after so many messages; 0 = no limit")
 	f.DurationVar(&r.idle, "idle", 0, "end when no message came for so long; 0 = never")
 	f.BoolVar(&r.asJSON, "json", false, "print one JSON object per line")
+	f.StringVar(&r.control, "control", "", "serve the control handler on this loopback address, for varal sessions; e.g. 127.0.0.1:7070")
 	return c
 }
 
@@ -106,6 +109,15 @@ func (s *session) print(parent context.Context, client *core.Client, r *reading,
 		return err
 	}
 	s.noteMemory(client)
+	if r.control == "" {
+		return c.Wait()
+	}
+	stop, err := serveControl(ctx, client, r.control)
+	if err != nil {
+		cancel()
+		return errors.Join(err, c.Wait())
+	}
+	defer stop()
 	return c.Wait()
 }
 
