@@ -146,6 +146,7 @@ func (s *Consumer) unhalt(key string, change func(*flight)) error {
 
 // KeyStatus is a snapshot of one key with unfinished messages.
 type KeyStatus struct {
+	// Key is the ordering key.
 	Key string `json:"key"`
 	// State of its first message: queued, running, backoff, halted or settling; blocked
 	// is a key of DeadLetterKey.
