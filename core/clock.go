@@ -6,8 +6,8 @@ import (
 	"github.com/varal-go/varal/core/driver"
 )
 
-// clock ends back-offs and extends leases, whether their message runs, waits for a
-// worker or waits in back-off.
+// clock ends back-offs, looks for stuck work, and extends leases, whether their message
+// runs, waits for a worker or waits in back-off.
 func (s *Consumer) clock() {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
@@ -18,8 +18,11 @@ func (s *Consumer) clock() {
 		if s.leases && !now.Before(s.scan) {
 			s.scan = now.Add(s.extendLeases(now))
 		}
-		next := now.Add(time.Hour)
-		if len(s.waiting) > 0 {
+		if !now.Before(s.stuckScan) {
+			s.stuckScan = now.Add(s.findStuck(now))
+		}
+		next := s.stuckScan
+		if len(s.waiting) > 0 && s.waiting[0].due.Before(next) {
 			next = s.waiting[0].due
 		}
 		if s.leases && s.scan.Before(next) {

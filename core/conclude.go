@@ -20,6 +20,7 @@ const (
 	reasonQuarantined = "quarantined"
 	reasonBlocked     = "blocked"
 	reasonSkipped     = "skipped"
+	reasonGap         = "gap_skipped"
 )
 
 func errBodyLimit(size, limit int) error {
@@ -56,8 +57,10 @@ func (s *Consumer) conclude(f *flight, err, cause error, dec decision, decided b
 		v = map[driver.Disposition]verdict{driver.Nack: verdictRetry, driver.Return: verdictReturn, driver.Reject: verdictPermanent}[dec.disposition]
 	case isShutdown(cause):
 		v = verdictReturn
-	case errors.Is(cause, ErrTimeout) && v == verdictRetry:
+	case v == verdictRetry && errors.Is(cause, ErrTimeout):
 		err = fmt.Errorf("%w: %w", ErrTimeout, err)
+	case v == verdictRetry && errors.Is(cause, ErrStuck):
+		err = fmt.Errorf("%w: %w", ErrStuck, err)
 	}
 	if err == nil {
 		err = errors.New("the handler gave no reason")

@@ -81,6 +81,8 @@ type Consumer struct {
 	demandGen  uint64 // grows with every change of Demand
 	err        error
 	state      string
+	strays     int       // abandoned runs whose handlers have not returned
+	stuckScan  time.Time // when the clock looks for stuck work next
 	leases     bool      // the source has leases
 	scan       time.Time // when the clock looks at them next
 	lastRcv    time.Time
@@ -94,6 +96,7 @@ type counts struct {
 	Received, Handled, Failed, DeadLettered, Discarded, Returned, Stale, LeaseLost, Abandoned int64
 	Skipped                                                                                   int64 // completed before, by the commit state
 	KeysSkipped                                                                               int64 // by SkipKey
+	GapsSkipped                                                                               int64 // by StuckPolicy.GapSkip
 }
 
 // Start begins a subscription and returns once the broker has accepted it. When ctx

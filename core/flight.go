@@ -54,6 +54,8 @@ type progress struct {
 	restored int       // failed runs that the commit state told of
 	crashes  uint8     // unclean ends in the middle of a run, by the commit state
 	age      uint8     // looks of the settler that the present run has lasted; up to longRun
+	rung     uint8     // of the ladder for stuck work: bits, see stuck.go
+	seen     time.Time // when the clock first saw the present run; zero = not yet
 	first    time.Time // of the first failure here
 	last     time.Time // of the last failure
 	received time.Time

@@ -48,7 +48,7 @@ func (s *Consumer) haltKey(f *flight) bool {
 		return false
 	}
 	switch f.reason {
-	case reasonSkipped, reasonUndecodable, reasonTooLarge: // no run of a handler can mend those
+	case reasonSkipped, reasonGap, reasonUndecodable, reasonTooLarge: // no run of a handler can mend those
 		return false
 	}
 	s.later(func() { s.signalled(SignalKeyHalted, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })

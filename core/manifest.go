@@ -53,6 +53,10 @@ type SubscriptionManifest struct {
 	// Timeout is per attempt, 0 = none; DrainTimeout bounds the stop. Both in nanoseconds.
 	Timeout      time.Duration `json:"timeout_ns,omitempty"`
 	DrainTimeout time.Duration `json:"drain_timeout_ns"`
+	// AfterTerminal is what becomes of a key behind a message that failed for good, Stuck
+	// what is done about work that does not end.
+	AfterTerminal string      `json:"after_terminal"`
+	Stuck         StuckPolicy `json:"stuck"`
 	// AckFirst: settled before the handler runs, at most once.
 	AckFirst bool `json:"ack_first,omitempty"`
 	// Layers are the layers by name, in the order listed; Chain is the way of a message, step by step.
@@ -107,6 +111,7 @@ func (s *Consumer) manifest() SubscriptionManifest {
 		MaxInFlight: p.MaxInFlight, MaxInFlightBytes: p.MaxInFlightBytes, Concurrency: p.Concurrency,
 		Retry: p.Retry, NativeDeadLetter: p.NativeDeadLetter, Exhausted: p.Exhausted.String(),
 		Timeout: p.Timeout, DrainTimeout: p.DrainTimeout, AckFirst: p.AckFirst,
+		AfterTerminal: p.AfterTerminal.String(), Stuck: p.Stuck,
 		Layers: p.LayerNames(), Chain: s.chain(), Require: s.sub.Require, Capabilities: resolutions(s.caps),
 	}
 	if p.DeadLetter != (Destination{}) {

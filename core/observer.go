@@ -69,6 +69,8 @@ const (
 	SignalRevoked          SignalKind = "revoked"
 	SignalStale            SignalKind = "stale_dropped"
 	SignalAbandoned        SignalKind = "abandoned"
+	SignalStuck            SignalKind = "stuck"       // a run, or what holds up a partition
+	SignalGapSkipped       SignalKind = "gap_skipped" // an operational failure
 	SignalLimited          SignalKind = "header_limit"
 	SignalStateIgnored     SignalKind = "commit_state_ignored" // what it covered is handled again
 )

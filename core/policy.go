@@ -142,6 +142,8 @@ type Policy struct {
 	// Timeout of one attempt; its context ends with cause ErrTimeout and the attempt
 	// counts as failed. 0 = none.
 	Timeout time.Duration
+	// Stuck is what is done about work that does not end. Zero = a warning after a minute.
+	Stuck StuckPolicy
 	// DrainTimeout is how long running handlers may take after Consume's ctx ended,
 	// before their own ctx is cancelled. 0 = 30 s. Negative = at once.
 	DrainTimeout time.Duration
@@ -189,6 +191,7 @@ func (p *Policy) setDefaults() {
 	setDefault(&p.DrainTimeout, defaultDrain)
 	setDefault(&p.Quarantine, defaultQuarantine)
 	setDefault(&p.BlockFor, defaultBlock)
+	setDefault(&p.Stuck.Warn, defaultWarn)
 	setDefault(&p.Retry.Base, defaultBase)
 	setDefault(&p.Retry.Cap, max(defaultCap, p.Retry.Base))
 }
@@ -228,6 +231,9 @@ func (p *Policy) validate() error {
 		return bad("Retry.Cap", "%v is not within 0 and %v", p.Retry.Cap, maxRetryDelay)
 	case p.Retry.MaxElapsed < 0:
 		return bad("Retry.MaxElapsed", "%v is negative", p.Retry.MaxElapsed)
+	}
+	if err := p.validateStuck(bad); err != nil {
+		return err
 	}
 	return p.validateCombination(bad)
 }

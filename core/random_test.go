@@ -145,6 +145,7 @@ func newStorm(seed int) *storm {
 	if b.mode == driver.UpTo {
 		b.stateBytes = []int{0, 60, 4096}[r.IntN(3)]
 	}
+	b.ladder = r.IntN(4) == 0
 	b.effects.counts = b.mode == driver.Each && r.IntN(2) == 0
 	for p := range 1 + r.IntN(3) {
 		part := &stormPart{name: fmt.Sprint("p", p), fenced: map[uint64]time.Time{}}
@@ -177,6 +178,9 @@ func (b *storm) consume(c *core.Client, calm bool) {
 			p.Order = core.ByKey
 		}
 		p.DeadLetter, p.Quarantine = core.Queue("dlq"), -1
+		if b.ladder {
+			p.Stuck = core.StuckPolicy{Cancel: 150 * time.Millisecond, Abandon: 100 * time.Millisecond}
+		}
 		p.SetRetry(core.RetryPolicy{Base: 20 * time.Millisecond, Cap: 200 * time.Millisecond, Attempts: b.effects.attempts})
 	}))
 	if err != nil {
@@ -207,7 +211,8 @@ func (b *storm) consume(c *core.Client, calm bool) {
 	err = s.Drain(context.Background())
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if took := time.Since(start); err != nil || s.Wait() != nil || took > 25*time.Second {
+	failed := s.Wait() != nil && !b.ladder // with it, too many may ignore their context
+	if took := time.Since(start); err != nil || failed || took > 25*time.Second {
 		b.violation("drain after %v: %v, %v", took, err, s.Wait())
 	}
 	b.closed = true
@@ -218,6 +223,9 @@ func (b *storm) settled(s *core.Consumer) {
 	st := s.Status()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.ladder && st.State == "failed" {
+		return
+	}
 	if st.InFlight != 0 || st.InFlightBytes != 0 || st.Running != 0 || st.Waiting != 0 || st.Queued != 0 || st.Keys != 0 {
 		b.violation("left in the engine: %+v", st)
 	}
@@ -357,7 +365,7 @@ func (b *storm) begin(d *core.Delivery) {
 	for _, n := range e.epochs {
 		total += n
 	}
-	if total > e.slots && !b.calm { // then one may be left that the first consumer abandoned
+	if total > e.slots && !b.calm && !b.ladder { // then one may be left that the first consumer abandoned
 		b.violation("%d handlers at once with %d slots", total, e.slots)
 	}
 	b.note("begin", d.ID, d.Key, d.Fence, d.Attempt)
@@ -395,12 +403,13 @@ func (b *storm) finish(ctx context.Context, d *core.Delivery, what int, out stri
 	if e.byKey && d.Key != "" {
 		e.running[d.Key]--
 	}
-	cancelled := ctx.Err() != nil
+	stuck := errors.Is(context.Cause(ctx), core.ErrStuck) // counts as any failure
+	cancelled := ctx.Err() != nil && !stuck
 	switch {
 	case what >= 30, what >= 28 && !cancelled: // an Ignore of a cancelled handler is an error like any other
 		e.ok[okKey(d.Fence, d.ID)] = append(e.ok[okKey(d.Fence, d.ID)], out)
 		e.terminal[d.ID] = true
-	case cancelled, what < 0, what >= 19 && what < 23:
+	case cancelled, what < 0 && !stuck, what >= 19 && what < 23:
 	case what >= 12 && what < 15:
 		e.permanent[d.ID] = true
 		e.failures[d.ID]++

@@ -85,6 +85,9 @@ func (s *Consumer) resolve() error {
 	switch {
 	case s.p.Order == ByKey && s.caps.Order == driver.NoOrder:
 		return refuse(driver.NeedOrdered, "order by key is asked for and not a capability")
+	case s.p.Stuck.GapSkip > 0 && s.caps.Settle != driver.UpTo:
+		return driver.Errorf("subscribe "+s.name, driver.Unsupported,
+			"position: Stuck.GapSkip passes over what holds up the position of a log, and %s settles each message by itself; drop GapSkip", s.sub.From)
 	case s.p.NativeDeadLetter && !s.caps.DeadLetter:
 		return driver.Errorf("subscribe "+s.name, driver.Unsupported,
 			"dead-letter: the broker's own dead letter is not configured for %s; middleware.DeadLetter(...) would do", s.sub.From)

@@ -16,6 +16,7 @@ import (
 type storm struct {
 	mode       driver.SettleMode
 	lease      time.Duration // 0 = none
+	ladder     bool          // stuck runs are cancelled and abandoned
 	stateBytes int           // UpTo
 	calm       bool          // no more faults
 
@@ -199,7 +200,7 @@ func (b *storm) revoke(ctx context.Context, p *stormPart, lost bool) {
 		b.giveBack(p)
 	}
 	p.fenced[epoch] = time.Now()
-	b.effects.fenced(epoch, ctx.Err() != nil || b.closed, b.violation) // a drain may have abandoned some
+	b.effects.fenced(epoch, ctx.Err() != nil || b.closed || b.ladder, b.violation) // a drain may have abandoned some
 }
 
 func (b *storm) poke() {

@@ -178,6 +178,12 @@ func (s *Consumer) finish(clean bool) {
 	for _, a := range s.parts {
 		a.closed = true
 	}
+	clean = clean && s.strays == 0
+	for f := s.flights.head; f != nil; f = f.next {
+		if f.run != nil { // a stray: what it decides now is nobody's
+			f.run.d.fate.CompareAndSwap(fateOpen, fateClosed)
+		}
+	}
 	s.work.Broadcast()
 	s.mu.Unlock()
 	if clean {

@@ -67,6 +67,7 @@ func (s *Consumer) take() *flight {
 			continue
 		}
 		f.lane, f.state, f.age = lane, stateRunning, 0
+		f.rung, f.seen = f.rung&rungStalled, time.Time{}
 		f.asg.running++
 		s.running++
 		if len(s.blocked) > 0 {
@@ -125,13 +126,11 @@ func (s *Consumer) step(f *flight, a *arena) {
 
 // ran ends the running state of a flight. Callers hold mu.
 func (s *Consumer) ran(f *flight) {
-	f.asg.running--
-	s.running--
-	if f.asg.running == 0 && f.asg.idle != nil {
-		close(f.asg.idle)
-		f.asg.idle = nil
+	if f.rung&rungAbandoned != 0 {
+		s.strayed()
+	} else {
+		s.notRunning(f)
 	}
-	s.checkQuiet()
 	if f.state == stateGone {
 		s.recycle(f)
 	}

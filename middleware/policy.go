@@ -105,6 +105,11 @@ func afterTerminal(name string, a core.AfterTerminal, blockFor time.Duration) co
 	}}
 }
 
+// Stuck says what is done about work that does not end: see core.StuckPolicy.
+func Stuck(p core.StuckPolicy) core.Layer {
+	return core.Layer{Name: "Stuck", Edit: func(to *core.Policy) error { to.Stuck = p; return nil }}
+}
+
 // Quarantine dead-letters a message without running it again once so many processes have
 // ended without a word in the middle of it; negative = never. See core.Policy.Quarantine.
 func Quarantine(ends int) core.Layer {

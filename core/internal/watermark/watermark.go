@@ -92,6 +92,13 @@ func (r *Ring[R]) Watermark() (receipt R, ok bool) { return r.last, r.head > 0 }
 // Span is the number of deliveries from the first unfinished one to the last added.
 func (r *Ring[R]) Span() int { return int(r.tail - r.head) }
 
+// Set replaces what was added under a sequence within the span.
+func (r *Ring[R]) Set(seq uint64, p R) {
+	if seq >= r.head && seq < r.tail {
+		r.pos[seq&uint64(len(r.pos)-1)] = p
+	}
+}
+
 // Behind is the number of deliveries that are done and yet behind an unfinished one.
 func (r *Ring[R]) Behind() int { return r.behind }
 
