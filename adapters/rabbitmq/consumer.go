@@ -380,6 +380,7 @@ func (c *consumer) feedOf(r driver.Receipt) *feed {
 
 // Close implements driver.Consumer.
 func (c *consumer) Close(ctx context.Context) error {
+	unused := false
 	c.mu.Lock()
 	if !c.closed {
 		c.closed, c.until = true, ctx
@@ -387,12 +388,15 @@ func (c *consumer) Close(ctx context.Context) error {
 		if c.cancel != nil {
 			c.cancel()
 		}
-		if !c.running {
+		if unused = !c.running; unused {
 			close(c.ended)
 		}
 	}
 	c.mu.Unlock()
 	c.forget()
+	if unused {
+		_ = c.b.bounded(ctx, func() error { c.dropTemporary(); return nil }) // else it ends with the connection
+	}
 	select {
 	case <-c.ended:
 		c.b.drop(c)

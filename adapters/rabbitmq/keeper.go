@@ -13,6 +13,7 @@ import (
 // part is one partition of a subscription as the keeper sees it.
 type part struct {
 	label, queue, owner string
+	on                  *session // a temporary group: where its queue was made
 
 	f *feed // open while we own it
 
@@ -47,6 +48,7 @@ const (
 // keep is the keeper: one life after the other, each on one session.
 func (c *consumer) keep(ctx context.Context) {
 	defer close(c.ended)
+	defer c.dropTemporary()
 	for try := 0; ; try++ {
 		if c.isClosing() {
 			return
@@ -298,12 +300,6 @@ func (l *life) end(err error) {
 		}
 	})
 	l.leaveLine()
-	if c.sub.Temporary && closing {
-		_ = l.s.scratch(func(ch *amqp.Channel) error {
-			_, err := ch.QueueDelete(c.parts[0].queue, false, false, false)
-			return err
-		})
-	}
 }
 
 // errLost: a channel of this life is gone. What the broker said about it is the cause.

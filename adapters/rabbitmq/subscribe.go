@@ -92,7 +92,7 @@ func partsOf(sub driver.Subscription) []*part {
 	d := sub.From
 	switch {
 	case sub.Temporary && d.Shape == driver.Topic:
-		return []*part{{queue: "varal.temporary:" + d.Name + ":" + nameless("", 0)}}
+		return []*part{{}} // declareTemporary names it
 	case d.Shape == driver.Topic:
 		return []*part{{queue: groupQueue(d.Name, sub.Group)}}
 	}
@@ -185,14 +185,31 @@ func (b *broker) ensure(s *session, queue string, args amqp.Table, bindTo string
 
 // declareTemporary makes the queue of a Temporary subscription: exclusive, so it ends
 // with the connection. Not auto-delete: a changed limit cancels the consumer for a
-// moment. Declared again after a reconnect; what was published meanwhile is gone.
+// moment. Made again after a reconnect, by a new name: the old one is locked until the
+// broker too has seen the end of the old connection. What was published meanwhile is gone.
 func (b *broker) declareTemporary(s *session, c *consumer) error {
+	p := c.parts[0]
+	if p.on != s {
+		p.on, p.queue = s, "varal.temporary:"+c.sub.From.Name+":"+nameless("", 0)
+	}
 	return s.scratch(func(ch *amqp.Channel) error {
-		q := c.parts[0].queue
+		q := p.queue
 		if _, err := ch.QueueDeclare(q, false, false, true, false, amqp.Table{"x-queue-type": "classic"}); err != nil {
 			return err
 		}
 		return ch.QueueBind(q, "#", c.sub.From.Name, false, nil)
+	})
+}
+
+// dropTemporary removes the queue of a temporary group whose connection lives on.
+func (c *consumer) dropTemporary() {
+	p := c.parts[0]
+	if p.on == nil || !p.on.alive() {
+		return
+	}
+	_ = p.on.scratch(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDelete(p.queue, false, false, false)
+		return err
 	})
 }
 
