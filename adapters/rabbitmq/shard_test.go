@@ -130,7 +130,7 @@ func (m *member) handle(ctx context.Context, r driver.Received) {
 	}
 	m.w.mu.Unlock()
 	err := m.c.Settle(ctx, []driver.Settlement{{Receipt: r.Receipt, Disposition: driver.Ack}})
-	if err == nil {
+	if err == nil || errors.Is(err, driver.Ambiguous) { // a commit may be stored and its answer lost
 		m.w.mu.Lock()
 		m.w.last[r.Key] = max(m.w.last[r.Key], n)
 		m.w.handled[r.ID]++
