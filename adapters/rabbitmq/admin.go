@@ -3,7 +3,6 @@ package rabbitmq
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -158,7 +157,7 @@ func (a admin) Apply(ctx context.Context, want []driver.Resource, mode driver.Mo
 		var done []driver.Change
 		for _, o := range all {
 			cs, err := apply(s, o, mode)
-			if err != nil {
+			if err != nil && !errors.Is(err, errUnread) {
 				return classify(op+" "+o.subject(), err)
 			}
 			done = append(done, cs...)
@@ -245,8 +244,11 @@ func (o object) delete(s *session) error {
 	})
 }
 
+var errUnread = errors.New("its arguments cannot be compared without the right to configure it")
+
 // compare declares what exists once more: equal is a no-op, different is refused with
-// the reason. It needs the right to configure; without it nothing can be compared.
+// the reason. It needs the right to configure: errUnread without, in the modes that only
+// look.
 func (o object) compare(s *session, mode driver.Mode) ([]driver.Change, error) {
 	bind := o.bind
 	if mode != driver.Create {
@@ -259,7 +261,7 @@ func (o object) compare(s *session, mode driver.Mode) ([]driver.Change, error) {
 	case err == nil:
 		return nil, nil
 	case ok && e.Code == amqp.AccessRefused && mode != driver.Create:
-		return nil, nil
+		return nil, errUnread
 	case ok && e.Code == amqp.PreconditionFailed:
 		field, have, want := difference(e.Reason)
 		return []driver.Change{{Subject: o.subject(), Field: field, Have: have, Want: want}}, nil
@@ -347,25 +349,58 @@ func statsOf(s *session, of driver.Resource, none driver.Stats) (driver.Stats, e
 	return out, nil
 }
 
-// Inspect reports what AMQP 0-9-1 shows about the settings: little. An unreadable
-// setting is a finding that says so.
+// Inspect reports what AMQP 0-9-1 shows about the settings: whether they are as wanted,
+// and not even that without the right to configure. An unreadable setting is a finding
+// that says so.
 func (a admin) Inspect(ctx context.Context, need driver.Resource) ([]driver.Finding, error) {
-	changes, err := a.Apply(ctx, []driver.Resource{need}, driver.Verify)
+	op := "inspect " + need.Destination.String()
+	all, err := a.b.objects(op, need)
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.session(ctx, op)
 	if err != nil {
 		return nil, err
 	}
 	var out []driver.Finding
-	for _, c := range changes {
-		out = append(out, driver.Finding{
-			Rule: "rabbitmq-topology", Subject: c.Subject, Seen: fmt.Sprintf("%s: %s", c.Field, c.Have),
-			Wanted: c.Want, Fix: "declare it as wanted (arguments of a queue cannot be changed: drain, delete, declare)", Inspected: true,
-		})
+	err = a.b.bounded(ctx, func() error {
+		var found []driver.Finding
+		for _, o := range all {
+			fs, err := inspect(s, o)
+			if err != nil {
+				return classify(op+" "+o.subject(), err)
+			}
+			found = append(found, fs...)
+		}
+		out = found
+		return nil
+	})
+	if err != nil {
+		return nil, classify(op, err)
 	}
-	if a.b.cfg.Classic && need.Shape == driver.Queue {
+	if a.b.cfg.Classic && need.Shape != driver.Stream {
 		out = append(out, driver.Finding{
 			Rule: "rabbitmq-classic", Subject: need.Destination.String(), Seen: "classic queues on one node",
 			Wanted: "quorum queues, which survive the loss of a node", Fix: "set classic to false", Inspected: true,
 		})
 	}
 	return out, nil
+}
+
+func inspect(s *session, o object) (out []driver.Finding, err error) {
+	const rule = "rabbitmq-topology"
+	cs, err := apply(s, o, driver.Verify)
+	if errors.Is(err, errUnread) {
+		return []driver.Finding{{
+			Rule: rule, Subject: o.subject(), Seen: "it exists; " + err.Error(), Wanted: "the arguments that varal gives it",
+			Fix: "inspect with a user that may configure it",
+		}}, nil
+	}
+	for _, c := range cs {
+		out = append(out, driver.Finding{
+			Rule: rule, Subject: c.Subject, Seen: c.Field + ": " + c.Have, Wanted: c.Want,
+			Fix: "declare it as wanted (arguments of a queue cannot be changed: drain, delete, declare)", Inspected: true,
+		})
+	}
+	return out, err
 }
