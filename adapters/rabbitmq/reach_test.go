@@ -235,3 +235,47 @@ func TestStreamPartitions(t *testing.T) {
 		t.Errorf("after a seek of partition 3: %d of %q", r.Offset, r.Receipt.Partition)
 	}
 }
+
+// TestStreamPartitionsReader: a reader without a group reads every partition, each from
+// its own place.
+func TestStreamPartitionsReader(t *testing.T) {
+	t.Parallel()
+	d := open(t)
+	s := fresh(t, d, driver.Stream, 4)
+	key := func(i int) string { return fmt.Sprint("key-", i%37) }
+	const n = 400
+	publish(t, d, s, 0, n/2, key)
+	latest := subscribe(t, d, driver.Subscription{From: s})
+	publish(t, d, s, n/2, n, key)
+	all := subscribe(t, d, driver.Subscription{From: s, Start: driver.Position{Kind: driver.Earliest}})
+	whole := map[string][]driver.Received{}
+	for _, r := range receive(t, all, n, 4*n) {
+		whole[r.Receipt.Partition] = append(whole[r.Receipt.Partition], r)
+	}
+	for p, rs := range whole {
+		for i, r := range rs {
+			if fmt.Sprint(driver.PartitionOf(r.Key, 4)) != p || i > 0 && r.Offset <= rs[i-1].Offset {
+				t.Fatalf("partition %s: %s with key %s at %d", p, r.ID, r.Key, r.Offset)
+			}
+		}
+	}
+	for _, r := range receive(t, latest, n/2, 4*n) {
+		if r.ID < message(n/2, "").ID {
+			t.Errorf("latest: %s", r.ID)
+		}
+	}
+	// A start of one partition: the others begin as without one.
+	one := subscribe(t, d, driver.Subscription{From: s, Start: driver.Position{Kind: driver.At, Partition: "2", Offset: 5}})
+	publish(t, d, s, n, n+50, key)
+	old := whole["2"][5:]
+	for _, r := range receive(t, one, len(old)+50, 4*n) {
+		switch {
+		case r.ID >= message(n, "").ID:
+		case len(old) > 0 && r.ID == old[0].ID:
+			old = old[1:]
+		default:
+			t.Fatalf("partition 2 from 5: %s of partition %s at %d", r.ID, r.Receipt.Partition, r.Offset)
+		}
+	}
+	quiet(t, one, 4*n, 100*time.Millisecond)
+}

@@ -85,7 +85,7 @@ func TestOffsetsWithoutAMessage(t *testing.T) {
 // and, of what c has read meanwhile, the last one.
 func empty(t *testing.T, d driver.Driver, s driver.Destination, c driver.Consumer) (n int, last driver.Received) {
 	t.Helper()
-	for n = 0; n < 5000; {
+	for n = 0; n < 2000; {
 		publish(t, d, s, n, n+100, nil)
 		n += 100
 		for end := within(t, 2*time.Second); last.ID != message(n-1, "").ID && end.Err() == nil; {

@@ -49,24 +49,25 @@ func (b *broker) Subscribe(ctx context.Context, sub driver.Subscription) (driver
 // attach starts a reader without a group at once where it begins with the next message:
 // what is published after Subscribe has returned must reach it.
 func (b *broker) attach(ctx context.Context, c *consumer) error {
-	k := c.sub.Start.Kind
-	if !c.upTo || c.owned || (k != driver.Latest && k != driver.Default) {
+	at := c.sub.Start // of one partition: the others begin with the next message
+	if !c.upTo || c.owned || (at.Kind != driver.Latest && at.Kind != driver.Default && at.Partition == "") {
 		return nil
 	}
 	c.start(16 * len(c.parts))
-	select {
-	case <-c.ready:
-		return nil
-	case <-c.changed:
-		if err := c.state(); err != nil {
+	defer c.poke(c.changed) // for the first Receive
+	for {
+		select {
+		case <-c.ready:
+			return nil
+		case <-c.changed: // one partition of several is open, or there is trouble
+			if err := c.state(); err != nil {
+				_ = c.Close(ctx)
+				return err
+			}
+		case <-ctx.Done():
 			_ = c.Close(ctx)
-			return err
+			return classify(c.op, context.Cause(ctx))
 		}
-		c.poke(c.changed)
-		return nil
-	case <-ctx.Done():
-		_ = c.Close(ctx)
-		return classify(c.op, context.Cause(ctx))
 	}
 }
 
