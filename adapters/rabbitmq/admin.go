@@ -3,11 +3,9 @@ package rabbitmq
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -159,7 +157,7 @@ func (a admin) Apply(ctx context.Context, want []driver.Resource, mode driver.Mo
 		var done []driver.Change
 		for _, o := range all {
 			cs, err := apply(s, o, mode)
-			if err != nil {
+			if err != nil && !errors.Is(err, errUnread) {
 				return classify(op+" "+o.subject(), err)
 			}
 			done = append(done, cs...)
@@ -246,8 +244,11 @@ func (o object) delete(s *session) error {
 	})
 }
 
+var errUnread = errors.New("its arguments cannot be compared without the right to configure it")
+
 // compare declares what exists once more: equal is a no-op, different is refused with
-// the reason. It needs the right to configure; without it nothing can be compared.
+// the reason. It needs the right to configure: errUnread without, in the modes that only
+// look.
 func (o object) compare(s *session, mode driver.Mode) ([]driver.Change, error) {
 	bind := o.bind
 	if mode != driver.Create {
@@ -260,7 +261,7 @@ func (o object) compare(s *session, mode driver.Mode) ([]driver.Change, error) {
 	case err == nil:
 		return nil, nil
 	case ok && e.Code == amqp.AccessRefused && mode != driver.Create:
-		return nil, nil
+		return nil, errUnread
 	case ok && e.Code == amqp.PreconditionFailed:
 		field, have, want := difference(e.Reason)
 		return []driver.Change{{Subject: o.subject(), Field: field, Have: have, Want: want}}, nil
@@ -348,133 +349,58 @@ func statsOf(s *session, of driver.Resource, none driver.Stats) (driver.Stats, e
 	return out, nil
 }
 
-// Seek writes a new record into the owner queue of each partition.
-func (a admin) Seek(ctx context.Context, of driver.Resource, to driver.Position) error {
-	op := "seek " + of.Destination.String()
-	if err := validate(op, of.Destination, of.Group); err != nil {
-		return err
-	}
-	switch {
-	case of.Shape != driver.Stream:
-		return driver.Errorf(op, driver.Unsupported, "only streams have positions (need: %v)", driver.NeedPosition)
-	case of.Group == "":
-		return driver.Errorf(op, driver.Permanent, "Resource.Group is required: a reader without a group has no position")
-	case to.Kind == driver.At && to.Offset < 0:
-		return driver.Errorf(op, driver.Permanent, "Position.Offset is negative")
+// Inspect reports what AMQP 0-9-1 shows about the settings: whether they are as wanted,
+// and not even that without the right to configure. An unreadable setting is a finding
+// that says so.
+func (a admin) Inspect(ctx context.Context, need driver.Resource) ([]driver.Finding, error) {
+	op := "inspect " + need.Destination.String()
+	all, err := a.b.objects(op, need)
+	if err != nil {
+		return nil, err
 	}
 	s, err := a.session(ctx, op)
-	if err != nil {
-		return err
-	}
-	parts := partsOf(driver.Subscription{From: of.Destination, Group: of.Group})
-	if to.Partition != "" && !slices.ContainsFunc(parts, func(p *part) bool { return p.label == to.Partition }) {
-		return driver.Errorf(op, driver.NotFound, "no partition %q", to.Partition)
-	}
-	err = a.b.bounded(ctx, func() error {
-		members, err := passive(s, membersOf(of.Destination, of.Group))
-		if e, ok := errors.AsType[*amqp.Error](err); err != nil && (!ok || classOfReply(e) != driver.NotFound) {
-			return err
-		}
-		if members.Consumers > 0 {
-			return driver.Errorf(op, driver.Conflict, "group %q has %d members: stop them first", of.Group, members.Consumers)
-		}
-		for _, p := range parts {
-			if to.Partition != "" && to.Partition != p.label {
-				continue
-			}
-			if _, err := passive(s, p.queue); err != nil {
-				return err
-			}
-			if err := a.b.ensure(s, p.owner, ownerArgs(), ""); err != nil {
-				return err
-			}
-			if err := a.b.seekPart(ctx, s, op, p, to); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return classify(op, err)
-}
-
-// seekPart takes the ownership for a moment, as a member would: a seed shows when
-// everything in front of it has been seen.
-func (b *broker) seekPart(ctx context.Context, s *session, op string, p *part, to driver.Position) error {
-	ch, err := s.conn.Channel()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ch.Close() }()
-	if err := ch.Qos(ownerPrefetch, 0, false); err != nil {
-		return err
-	}
-	records, err := ch.Consume(p.owner, "varal", false, false, false, false, nil)
-	if err != nil {
-		return err
-	}
-	seed := record{Nonce: nameless("", 0)}
-	if err := b.publishRecord(ctx, op, p.owner, seed.publishing()); err != nil {
-		return err
-	}
-	best, tag, err := readTo(ctx, op, records, seed.Nonce)
-	if err != nil {
-		return err
-	}
-	next := record{Fence: best.Fence + 1}
-	next.setPosition(to)
-	next.moved()
-	if err := b.publishRecord(ctx, op, p.owner, next.publishing()); err != nil {
-		return err
-	}
-	return ch.Ack(tag, true)
-}
-
-// readTo reads records up to the one with nonce.
-func readTo(ctx context.Context, op string, records <-chan amqp.Delivery, nonce string) (best record, tag uint64, err error) {
-	t := time.NewTimer(recordTimeout)
-	defer t.Stop()
-	for {
-		select {
-		case d, ok := <-records:
-			if !ok {
-				return best, tag, driver.Errorf(op, driver.Transient, "the channel was closed")
-			}
-			tag = d.DeliveryTag
-			r, err := parseRecord(d.Body)
-			if err != nil {
-				continue
-			}
-			if r.Nonce == nonce {
-				return best, tag, nil
-			}
-			best.Fence = max(best.Fence, r.Fence)
-		case <-t.C:
-			return best, tag, driver.Errorf(op, driver.Conflict, "another consumer holds the position: stop the group first")
-		case <-ctx.Done():
-			return best, tag, context.Cause(ctx)
-		}
-	}
-}
-
-// Inspect reports what AMQP 0-9-1 shows about the settings: little. An unreadable
-// setting is a finding that says so.
-func (a admin) Inspect(ctx context.Context, need driver.Resource) ([]driver.Finding, error) {
-	changes, err := a.Apply(ctx, []driver.Resource{need}, driver.Verify)
 	if err != nil {
 		return nil, err
 	}
 	var out []driver.Finding
-	for _, c := range changes {
-		out = append(out, driver.Finding{
-			Rule: "rabbitmq-topology", Subject: c.Subject, Seen: fmt.Sprintf("%s: %s", c.Field, c.Have),
-			Wanted: c.Want, Fix: "declare it as wanted (arguments of a queue cannot be changed: drain, delete, declare)", Inspected: true,
-		})
+	err = a.b.bounded(ctx, func() error {
+		var found []driver.Finding
+		for _, o := range all {
+			fs, err := inspect(s, o)
+			if err != nil {
+				return classify(op+" "+o.subject(), err)
+			}
+			found = append(found, fs...)
+		}
+		out = found
+		return nil
+	})
+	if err != nil {
+		return nil, classify(op, err)
 	}
-	if a.b.cfg.Classic && need.Shape == driver.Queue {
+	if a.b.cfg.Classic && need.Shape != driver.Stream {
 		out = append(out, driver.Finding{
 			Rule: "rabbitmq-classic", Subject: need.Destination.String(), Seen: "classic queues on one node",
 			Wanted: "quorum queues, which survive the loss of a node", Fix: "set classic to false", Inspected: true,
 		})
 	}
 	return out, nil
+}
+
+func inspect(s *session, o object) (out []driver.Finding, err error) {
+	const rule = "rabbitmq-topology"
+	cs, err := apply(s, o, driver.Verify)
+	if errors.Is(err, errUnread) {
+		return []driver.Finding{{
+			Rule: rule, Subject: o.subject(), Seen: "it exists; " + err.Error(), Wanted: "the arguments that varal gives it",
+			Fix: "inspect with a user that may configure it",
+		}}, nil
+	}
+	for _, c := range cs {
+		out = append(out, driver.Finding{
+			Rule: rule, Subject: c.Subject, Seen: c.Field + ": " + c.Have, Wanted: c.Want,
+			Fix: "declare it as wanted (arguments of a queue cannot be changed: drain, delete, declare)", Inspected: true,
+		})
+	}
+	return out, err
 }

@@ -80,6 +80,44 @@ func TestApply(t *testing.T) {
 	}
 }
 
+func TestInspect(t *testing.T) {
+	t.Parallel()
+	d := open(t)
+	q := fresh(t, d, driver.Queue, 2)
+	inspect := func(d driver.Driver, r driver.Resource) []driver.Finding {
+		t.Helper()
+		fs, err := d.Admin().Inspect(within(t, 10*time.Second), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range fs {
+			if f.Rule == "" || f.Subject == "" || f.Seen == "" || f.Wanted == "" || f.Fix == "" {
+				t.Errorf("a finding that does not say all: %+v", f)
+			}
+		}
+		return fs
+	}
+	if fs := inspect(d, driver.Resource{Destination: q}); len(fs) != 0 {
+		t.Errorf("of what is as wanted: %+v", fs)
+	}
+	fs := inspect(d, driver.Resource{Destination: q, Options: map[string]string{"max-length": "5"}})
+	if len(fs) != 2 || !fs[0].Inspected || fs[0].Subject != "queue "+q.Name+".0" || !strings.Contains(fs[0].Seen, "x-max-length") || fs[0].Wanted != "5" {
+		t.Errorf("another length: %+v", fs)
+	}
+	fs = inspect(d, driver.Resource{Destination: driver.Destination{Shape: driver.Queue, Name: q.Name + ".none"}})
+	if len(fs) != 1 || !fs[0].Inspected || fs[0].Seen != "exists: no" {
+		t.Errorf("what is missing: %+v", fs)
+	}
+	classic := open(t, func(c *rabbitmq.Config) { c.Classic = true })
+	plain := fresh(t, classic, driver.Queue, 0)
+	if fs := inspect(classic, driver.Resource{Destination: plain}); len(fs) != 1 || fs[0].Rule != "rabbitmq-classic" {
+		t.Errorf("classic: %+v", fs)
+	}
+	if _, err := d.Admin().Inspect(within(t, 10*time.Second), driver.Resource{Destination: q, Options: map[string]string{"odd": "1"}}); !errors.Is(err, driver.Unsupported) {
+		t.Errorf("an unknown option: %v", err)
+	}
+}
+
 // A service whose user may not configure works on what was made for it, and one that may
 // not read or write is told so.
 func TestLeastPrivilege(t *testing.T) {
@@ -102,6 +140,9 @@ func TestLeastPrivilege(t *testing.T) {
 	rs := []driver.Resource{{Destination: keyed}, {Destination: plain}, {Destination: topic}, {Destination: topic.ForGroup("g")}, {Destination: stream.ForGroup("g")}}
 	if cs, err := d.Admin().Apply(ctx, rs, driver.Verify); err != nil || len(cs) > 0 {
 		t.Errorf("verify: %v %v", cs, err)
+	}
+	if fs, err := d.Admin().Inspect(ctx, rs[1]); err != nil || len(fs) != 1 || fs[0].Inspected {
+		t.Errorf("inspect: %+v %v", fs, err)
 	}
 	if _, err := d.Admin().Apply(ctx, []driver.Resource{{Destination: driver.Destination{Shape: driver.Queue, Name: "test.new"}}}, driver.Create); !errors.Is(err, driver.Denied) {
 		t.Errorf("create: %v", err)

@@ -213,6 +213,18 @@ func check(c Config) (*settings, error) {
 			return nil, err
 		}
 	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"Heartbeat", int64(c.Heartbeat)}, {"ConnectTimeout", int64(c.ConnectTimeout)}, {"PublishTimeout", int64(c.PublishTimeout)},
+		{"Renew", int64(c.Renew)}, {"Balance", int64(c.Balance)}, {"Window", int64(c.Window)},
+		{"MaxBytes", int64(c.MaxBytes)}, {"Priorities", int64(c.Priorities)},
+	} {
+		if f.value < 0 {
+			return nil, fmt.Errorf("Config.%s is negative", f.name)
+		}
+	}
 	if c.Priorities > 255 || (c.Priorities > 0 && !c.Classic) {
 		return nil, errors.New("Config.Priorities: 1..255, and only with Classic: quorum queues have no levels of their own")
 	}

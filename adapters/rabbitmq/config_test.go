@@ -84,6 +84,8 @@ func TestOpenRefuses(t *testing.T) {
 		{rabbitmq.Config{URLs: []string{"amqp://localhost"}, Priorities: 3}, "Config.Priorities"},
 		{rabbitmq.Config{URLs: []string{"amqps://localhost"}, TLS: &rabbitmq.TLS{Cert: "x"}}, "tls.cert"},
 		{rabbitmq.Config{URLs: []string{"amqp://localhost"}, Heartbeat: time.Millisecond}, "Config.Heartbeat"},
+		{rabbitmq.Config{URLs: []string{"amqp://localhost"}, Window: -1}, "Config.Window"},
+		{rabbitmq.Config{URLs: []string{"amqp://localhost"}, Balance: -time.Second}, "Config.Balance"},
 	} {
 		_, err := rabbitmq.Open(within(t, time.Second), tc.c)
 		if err == nil || !errors.Is(err, driver.Permanent) || !strings.Contains(err.Error(), tc.err) || strings.Contains(err.Error(), "s3cret") {
@@ -134,5 +136,47 @@ func TestDenied(t *testing.T) {
 		if !errors.Is(err, driver.Denied) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", raw, err)
 		}
+	}
+}
+
+// Several URLs are tried in turn, and one that is dead, or silent, must not use up the
+// time that the next one needs.
+func TestSeveralURLs(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	silent := "amqp://guest:guest@" + l.Addr().String()
+	const dead = "amqp://guest:guest@127.0.0.1:1"
+	for _, first := range []string{dead, silent} {
+		cut := &cutter{}
+		c := config(t)
+		c.URLs, c.Dial = []string{first, c.URLs[0]}, cut.dial
+		d, err := rabbitmq.Open(within(t, 4*time.Second), c)
+		if err != nil {
+			t.Fatalf("%s first: %v", first, err)
+		}
+		q := fresh(t, open(t), driver.Queue, 0)
+		publish(t, d, q, 0, 1, nil)
+		sub := subscribe(t, d, driver.Subscription{From: q})
+		settle(t, sub, driver.Ack, receive(t, sub, 1, 10)...)
+		cut.cut() // and again
+		eventually(t, "publishing again", 20*time.Second, func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+			defer cancel()
+			return d.Publish(ctx, q, []*driver.Message{message(1, "")}) == nil
+		})
+		settle(t, sub, driver.Ack, receive(t, sub, 1, 10)...)
+		if err := d.Close(within(t, 10*time.Second)); err != nil {
+			t.Error(err)
+		}
+	}
+	c := config(t)
+	c.URLs = []string{dead, silent}
+	_, err = rabbitmq.Open(within(t, time.Second), c)
+	if !errors.Is(err, driver.Transient) || !strings.Contains(err.Error(), "127.0.0.1:1:") {
+		t.Errorf("none is there: %v", err)
 	}
 }

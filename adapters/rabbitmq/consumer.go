@@ -176,7 +176,7 @@ func (c *consumer) open(paused []string) []*feed {
 	out := make([]*feed, 0, len(c.feeds))
 	for i := range c.feeds {
 		f := c.feeds[(i+c.turn)%len(c.feeds)]
-		if !f.isClosing() && !contains(paused, f.label) {
+		if !f.isClosing() && !f.gap.Load() && !contains(paused, f.label) {
 			out = append(out, f)
 		}
 	}
@@ -254,9 +254,6 @@ func (b *taking) add(f *feed, d *amqp.Delivery) bool {
 		return false
 	}
 	if f.stream {
-		if f.next == 0 {
-			b.c.poke(b.c.kick) // see fit: a changed limit may have waited for a first message
-		}
 		f.next = r.Offset + 1
 	}
 	b.bytes += n
@@ -380,6 +377,7 @@ func (c *consumer) feedOf(r driver.Receipt) *feed {
 
 // Close implements driver.Consumer.
 func (c *consumer) Close(ctx context.Context) error {
+	unused := false
 	c.mu.Lock()
 	if !c.closed {
 		c.closed, c.until = true, ctx
@@ -387,12 +385,15 @@ func (c *consumer) Close(ctx context.Context) error {
 		if c.cancel != nil {
 			c.cancel()
 		}
-		if !c.running {
+		if unused = !c.running; unused {
 			close(c.ended)
 		}
 	}
 	c.mu.Unlock()
 	c.forget()
+	if unused {
+		_ = c.b.bounded(ctx, func() error { c.dropTemporary(); return nil }) // else it ends with the connection
+	}
 	select {
 	case <-c.ended:
 		c.b.drop(c)

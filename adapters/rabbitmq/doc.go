@@ -47,16 +47,17 @@
 // # Publishing
 //
 // Always confirmed, always mandatory, pipelined over one channel for each exchange that
-// all callers share. basic.return = NotFound; basic.nack = Transient; connection or
-// channel gone before the confirm = Ambiguous. While the broker has blocked the
-// connection a publish waits for ctx without calling the client.
+// all callers share. basic.return = NotFound; basic.nack = Transient, on a topic Ambiguous
+// (one group's queue refused it, others may have it); connection or channel gone before
+// the confirm = Ambiguous. While the broker has blocked the connection a publish waits
+// for ctx without calling the client.
 //
 // # Messages
 //
 // ID, Type, Time (seconds) and TTL are AMQP properties; Key, the exact Time and what is
 // too long for a property are varal- headers. Headers are table entries of type string.
 // The field varal-headers keeps their order where it is not alphabetical, repeated keys,
-// and keys that start with "x-", which RabbitMQ would interpret or strip. The broker's own
+// and the keys x-…, CC and BCC, which RabbitMQ would interpret or strip. The broker's own
 // x- headers (x-death …) can be read and are never published again. What other programs
 // send in other types becomes text (times RFC 3339, tables and arrays JSON). A foreign
 // message without an id gets a new one with each hand-out; on a stream it is name-offset.
@@ -64,10 +65,19 @@
 // DeliveryCount on quorum queues counts hand-outs by the queue: a changed limit or a
 // rebalance can add one for messages that were on their way.
 //
+// # Positions of a stream
+//
+// AMQP cannot be asked what a stream holds: the adapter reads its last chunk and its
+// oldest message. Start Latest is the end when the first owner comes, and is kept from
+// then on; the end as of now for Seek. A position that is gone, or beyond the end for a
+// second (the stream was made anew), is OutOfRange when its partition opens. Of a stream
+// that retention has emptied nothing can be read: OutOfRange then comes with the next
+// message. Offsets are not dense: the broker takes one for itself at the start of a
+// segment. A stream that was made anew and has outgrown the position looks like the old one.
+//
 // # Known gaps
 //
 // No delay ladder, no native dead letter (Capabilities.DeadLetter is false), no super
-// streams. A stream's position for Start Latest is where the first owner attaches. Stats
-// tell Ready only. Subscribe's check of the right to read, and every look for a queue that
-// is missing, leave a line in the broker's log.
+// streams. Stats tell Ready only. Subscribe's check of the right to read, and every look
+// for a queue that is missing, leave a line in the broker's log.
 package rabbitmq

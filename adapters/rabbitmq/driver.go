@@ -45,6 +45,7 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 		b.pub.wg.Wait()
 		return nil, classify(op, err)
 	}
+	b.sub.next = b.pub.next // what did not answer now need not be asked first again
 	b.version, _ = s.conn.Properties["version"].(string)
 	if b.maxBytes = cfg.MaxBytes; b.maxBytes == 0 {
 		b.maxBytes = defaultMax(b.version)

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -38,6 +39,8 @@ type feed struct {
 	gapFrom    int64 // streams: the offset that must come first; -1 = any
 	since      time.Time
 	drained    int64 // streams: next to read after what back holds
+
+	gap atomic.Bool // streams: another offset than gapFrom came first; nothing is taken until the keeper has decided
 
 	mu      sync.Mutex
 	ledger  ledger
@@ -117,11 +120,6 @@ func (f *feed) fit(limit int) error {
 	if f.deliveries != nil && f.prefetch+older == limit {
 		return nil
 	}
-	// "next" asked again would skip what is written between cancel and consume: wait
-	// for a first message, whose offset says where to go on.
-	if f.stream && f.next == 0 && f.args["x-stream-offset"] == "next" {
-		return nil
-	}
 	// Not at each message that an old consumer settles: by quarters, or when it is done.
 	if f.deliveries != nil && older > 0 && f.prefetch+older < limit && (limit-f.prefetch-older)*4 < limit {
 		return nil
@@ -150,6 +148,9 @@ func (f *feed) arrived(d *amqp.Delivery) {
 // poll takes the next message without waiting. gone: the client has closed the stream
 // of deliveries; a receive without that look yields empty messages for ever.
 func (f *feed) poll() (d amqp.Delivery, ok, gone bool) {
+	if f.gap.Load() {
+		return d, false, false
+	}
 	if len(f.back) > 0 {
 		d = f.back[0]
 		if f.back = f.back[1:]; len(f.back) == 0 {

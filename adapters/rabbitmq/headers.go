@@ -17,8 +17,8 @@ import (
 )
 
 // headerOrder is the field that keeps what an AMQP table cannot: the order of headers,
-// repeated keys, and keys that start with "x-". Written only when the headers are not
-// already unique, sorted and free of such keys.
+// repeated keys, and keys that mean something to RabbitMQ. Written only when the headers
+// are not already unique, sorted and free of such keys.
 //
 // It is a list of entries in order: length of the key (varint), key, then 0 (the value
 // is the table's) or 1 and the value (length as varint, bytes).
@@ -50,6 +50,12 @@ func aboutDelivery(key string) bool {
 	return key == "x-delivery-count" || key == "x-acquired-count" || key == "x-stream-offset"
 }
 
+// meant tells the keys that RabbitMQ acts on when they are published: x-…, and CC and BCC
+// (further routing keys), which must be arrays or the channel is closed under everybody.
+func meant(key string) bool {
+	return strings.HasPrefix(key, "x-") || key == "CC" || key == "BCC"
+}
+
 // encodeHeaders fills the table; size is a bound of its encoded bytes.
 func encodeHeaders(t amqp.Table, hs []driver.Header) (size int, err error) {
 	var packed []byte
@@ -64,7 +70,7 @@ func encodeHeaders(t amqp.Table, hs []driver.Header) (size int, err error) {
 		case own[k]:
 			return 0, fmt.Errorf("header %q is reserved: use the field of Message", k)
 		}
-		plain = plain && k > last && !strings.HasPrefix(k, "x-")
+		plain = plain && k > last && !meant(k)
 		last = k
 	}
 	for i := range hs {
@@ -74,7 +80,7 @@ func encodeHeaders(t amqp.Table, hs []driver.Header) (size int, err error) {
 		}
 		size += len(k) + len(v) + 6
 		_, repeated := t[k]
-		inline := repeated || strings.HasPrefix(k, "x-")
+		inline := repeated || meant(k)
 		if !inline {
 			t[k] = v
 		}

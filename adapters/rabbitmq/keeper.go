@@ -13,21 +13,22 @@ import (
 // part is one partition of a subscription as the keeper sees it.
 type part struct {
 	label, queue, owner string
+	on                  *session // a temporary group: where its queue was made
 
 	f *feed // open while we own it
 
-	// Streams without a group: where to go on after a reconnect.
-	resume driver.Position
-	jump   driver.Position // guarded by consumer.mu
+	// Streams.
+	resume driver.Position // without a group: where to go on after a reconnect
+	lost   error           // the position asked for is gone
+	unseen bool            // the stream showed nothing when we looked for it
 
 	// Owned partitions.
 	stage    stage
 	ch       *amqp.Channel // consumes the owner queue
 	records  <-chan amqp.Delivery
-	out      []uint64 // tags of records that are out to us
-	held     uint64   // of these, the one that proves ownership
+	seen     sight  // before we own it
+	held     uint64 // tag of the record that proves ownership
 	heldSeq  uint64
-	best     record // the highest fence and the latest position seen
 	claim    record // ours, written and not yet come back
 	declined time.Time
 	since    time.Time
@@ -47,6 +48,7 @@ const (
 // keep is the keeper: one life after the other, each on one session.
 func (c *consumer) keep(ctx context.Context) {
 	defer close(c.ended)
+	defer c.dropTemporary()
 	for try := 0; ; try++ {
 		if c.isClosing() {
 			return
@@ -143,7 +145,7 @@ func (l *life) begin(ctx context.Context) error {
 		return l.joinLine(ctx)
 	}
 	for _, p := range l.c.parts {
-		if err := l.openPart(p, record{}); err != nil {
+		if err := l.openPart(ctx, p, record{}); err != nil {
 			return err
 		}
 	}
@@ -161,14 +163,6 @@ func first(ps ...driver.Position) driver.Position {
 	return driver.Position{}
 }
 
-// takeJump returns where a Reset of a lost position sends p, once.
-func (c *consumer) takeJump(p *part) (to driver.Position) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	to, p.jump = p.jump, driver.Position{}
-	return to
-}
-
 // share is the prefetch of one partition.
 func (c *consumer) share() int {
 	c.mu.Lock()
@@ -177,31 +171,11 @@ func (c *consumer) share() int {
 }
 
 // openPart consumes p and tells core that it is open.
-func (l *life) openPart(p *part, rec record) error {
+func (l *life) openPart(ctx context.Context, p *part, rec record) error {
 	c := l.c
-	var args amqp.Table
-	var next int64
-	from := driver.Position{Kind: driver.Default}
-	if c.upTo {
-		from = first(c.takeJump(p), rec.position(p.label), p.resume, c.startOf(p.label))
-		def := driver.Position{Kind: driver.Earliest}
-		if c.sub.Group == "" {
-			def.Kind = driver.Latest
-		}
-		args, next = streamArgs(from, def)
-	}
-	f, err := openFeed(l.s, p.queue, c.share(), args)
+	f, err := l.feed(ctx, p, rec)
 	if err != nil {
 		return err
-	}
-	f.label, f.stream, f.next, f.rec, f.acked = p.label, c.upTo, next, rec, next
-	f.counts = !c.upTo && !c.b.cfg.Classic && !c.sub.Temporary
-	f.fence = rec.Fence
-	if c.upTo && from.Kind == driver.At {
-		f.gapFrom = from.Offset
-	}
-	if c.upTo && from.Kind == driver.Since {
-		f.since = from.Time
 	}
 	c.mu.Lock()
 	c.epoch++
@@ -212,6 +186,12 @@ func (l *life) openPart(p *part, rec record) error {
 		a.Committed = rec.position(p.label)
 	}
 	p.f = f
+	if p.lost != nil {
+		f.closing = c.sub.Reset == driver.Default // this partition stops
+		if c.sub.Notify != nil {
+			c.sub.Notify(driver.Event{Kind: driver.OutOfRange, Partition: p.label, Err: p.lost})
+		}
+	}
 	// Assigned before the feed is visible: core must know the epoch before the first
 	// message of it.
 	if c.sub.Assigned != nil {
@@ -222,6 +202,33 @@ func (l *life) openPart(p *part, rec record) error {
 	c.mu.Unlock()
 	c.poke(c.changed)
 	return nil
+}
+
+// feed consumes the queue of p, a stream from where rec or the subscription says.
+func (l *life) feed(ctx context.Context, p *part, rec record) (f *feed, err error) {
+	c := l.c
+	var args amqp.Table
+	var next int64
+	var from driver.Position
+	if c.upTo {
+		if from, err = l.startPart(ctx, p, rec); err != nil {
+			return nil, err
+		}
+		args, next = streamArgs(from, p.unseen)
+	}
+	if f, err = openFeed(l.s, p.queue, c.share(), args); err != nil {
+		return nil, err
+	}
+	f.label, f.stream, f.next, f.rec, f.acked = p.label, c.upTo, next, rec, next
+	f.counts = !c.upTo && !c.b.cfg.Classic && !c.sub.Temporary
+	f.fence = rec.Fence
+	switch from.Kind {
+	case driver.At:
+		f.gapFrom = from.Offset
+	case driver.Since:
+		f.since = from.Time
+	}
+	return f, nil
 }
 
 // startOf is the subscription's start for one partition.
@@ -298,12 +305,6 @@ func (l *life) end(err error) {
 		}
 	})
 	l.leaveLine()
-	if c.sub.Temporary && closing {
-		_ = l.s.scratch(func(ch *amqp.Channel) error {
-			_, err := ch.QueueDelete(c.parts[0].queue, false, false, false)
-			return err
-		})
-	}
 }
 
 // errLost: a channel of this life is gone. What the broker said about it is the cause.
@@ -328,6 +329,11 @@ func (l *life) adjust() error {
 		f := p.f
 		if f == nil || f.isClosing() {
 			continue
+		}
+		if f.gap.Load() {
+			if err = l.atGap(p); err != nil {
+				return err
+			}
 		}
 		f.mu.Lock()
 		same := f.prefetch == share && f.ledger.older == 0 && !f.paused

@@ -232,6 +232,9 @@ func (o *outlet) outcome(op string, it *item) error {
 	// Not acknowledged is two things. The client marks its channel closed before it
 	// fails the open confirms, so an open channel means a basic.nack.
 	if !o.ch.IsClosed() {
+		if o.exchange != "" {
+			return driver.Errorf(op, driver.Ambiguous, "the queue of a group refused the message (basic.nack: full, or its leader away), other groups may have it")
+		}
 		return driver.Errorf(op, driver.Transient, "the broker refused the message (basic.nack: queue full, or its leader away)")
 	}
 	return o.lost(op, it)

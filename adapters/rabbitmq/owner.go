@@ -80,7 +80,7 @@ func (l *life) seed(ctx context.Context) error {
 
 // enqueue puts p at the end of the line.
 func (l *life) enqueue(p *part) (err error) {
-	p.stage, p.out, p.held, p.best, p.claim = inLine, nil, 0, record{}, record{}
+	p.stage, p.seen, p.held, p.claim = inLine, sight{}, 0, record{}
 	if p.ch, err = l.s.conn.Channel(); err != nil {
 		return err
 	}
@@ -133,9 +133,7 @@ func (l *life) run(ctx context.Context) error {
 		case i == 1:
 			return errSession
 		case i == 2:
-			if err = l.adjust(); err == nil {
-				err = l.jumps()
-			}
+			err = l.adjust()
 		case i == 3:
 			p, _ := v.Interface().(*part)
 			err = l.letGo(p)
@@ -176,21 +174,22 @@ func (l *life) onRecord(ctx context.Context, p *part, v reflect.Value, ok bool) 
 	if p.stage == owning || p.stage == releasing {
 		return p.keep(rec, d.DeliveryTag)
 	}
-	p.out = append(p.out, d.DeliveryTag)
 	mine := p.stage == claiming && rec.Nonce == p.claim.Nonce
-	p.best.Fence = max(p.best.Fence, rec.Fence)
-	if rec.later(p.best) {
-		p.best.takePosition(rec)
+	// What was in front of ours says more than it knew. The same fence too: two owners
+	// must never have one.
+	outdated := p.seen.best.Fence >= p.claim.Fence || p.seen.best.later(p.claim)
+	for _, tag := range p.seen.see(rec, d.DeliveryTag) {
+		if err := p.ch.Ack(tag, false); err != nil {
+			return err
+		}
 	}
 	switch {
-	case p.stage == inLine:
+	case p.stage == inLine, mine && outdated:
 		return l.tryClaim(ctx, p)
 	case !mine:
 		return nil // more in front of our own
-	case p.best.Fence > p.claim.Fence || p.best.later(p.claim):
-		return l.tryClaim(ctx, p) // what was in front of it says more than it knew
 	}
-	return l.own(p, d.DeliveryTag)
+	return l.own(ctx, p, d.DeliveryTag)
 }
 
 // keep while owning: our own newer record replaces the one held, anything else is a
@@ -212,8 +211,8 @@ func (l *life) tryClaim(ctx context.Context, p *part) error {
 		_ = p.ch.Close()
 		return l.enqueue(p)
 	}
-	next := record{Fence: p.best.Fence + 1, Nonce: nameless("", 0)}
-	next.takePosition(p.best)
+	next := record{Fence: p.seen.best.Fence + 1, Nonce: nameless("", 0)}
+	next.takePosition(p.seen.best)
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	p.stage, p.claim = claiming, next
@@ -236,17 +235,21 @@ func (l *life) holding() (n int) {
 }
 
 // own: our record came back and none in front of it was newer.
-func (l *life) own(p *part, tag uint64) error {
-	for _, t := range p.out {
-		if t != tag {
+func (l *life) own(ctx context.Context, p *part, tag uint64) error {
+	for _, t := range []uint64{p.seen.fenced, p.seen.placed} {
+		if t != tag && t != 0 {
 			if err := p.ch.Ack(t, false); err != nil {
 				return err
 			}
 		}
 	}
-	p.out, p.held, p.heldSeq = nil, tag, 0
+	p.seen, p.held, p.heldSeq = sight{}, tag, 0
 	p.stage, p.since, p.written = owning, time.Now(), time.Now()
-	return l.openPart(p, p.claim)
+	rec, err := l.placed(ctx, p)
+	if err != nil {
+		return err
+	}
+	return l.openPart(ctx, p, rec)
 }
 
 // balance is one tick: claim what could not be written before, renew records, count
@@ -261,7 +264,7 @@ func (l *life) balance(ctx context.Context) error {
 		}
 		for _, p := range l.c.parts {
 			switch {
-			case p.stage == inLine && len(p.out) > 0:
+			case p.stage == inLine && p.seen.fenced != 0:
 				if err := l.tryClaim(ctx, p); err != nil {
 					return err
 				}

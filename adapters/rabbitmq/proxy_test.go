@@ -15,6 +15,7 @@ type tcpProxy struct {
 	cond  *sync.Cond
 	stop  bool
 	over  bool
+	old   map[net.Conn]bool // of these nothing is passed on any more, not even the end
 	conns []net.Conn
 	wg    sync.WaitGroup
 }
@@ -66,15 +67,15 @@ func newTCPProxy(t *testing.T, target string) *tcpProxy {
 }
 
 func (p *tcpProxy) pipe(from, to net.Conn) {
-	defer func() { _ = from.Close(); _ = to.Close() }()
+	defer func() {
+		p.wait(from)
+		_ = from.Close()
+		_ = to.Close()
+	}()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		p.mu.Lock()
-		for p.stop && !p.over {
-			p.cond.Wait()
-		}
-		p.mu.Unlock()
+		p.wait(from)
 		if n > 0 {
 			if _, werr := to.Write(buf[:n]); werr != nil {
 				return
@@ -91,4 +92,22 @@ func (p *tcpProxy) freeze(on bool) {
 	defer p.mu.Unlock()
 	p.stop = on
 	p.cond.Broadcast()
+}
+
+func (p *tcpProxy) wait(from net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for (p.stop || p.old[from]) && !p.over {
+		p.cond.Wait()
+	}
+}
+
+// freezeOld freezes the connections there are; new ones pass.
+func (p *tcpProxy) freezeOld() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.old = map[net.Conn]bool{}
+	for _, c := range p.conns {
+		p.old[c] = true
+	}
 }

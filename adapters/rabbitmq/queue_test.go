@@ -29,6 +29,8 @@ func TestRoundTrip(t *testing.T) {
 			{Key: "b", Value: "3"},
 			{Key: "Ünï", Value: "\xff\x00raw"},
 			{Key: "x-mine", Value: "kept"},
+			{Key: "CC", Value: "somewhere"},
+			{Key: "BCC", Value: "else"},
 			{Key: "b", Value: "2"},
 			{Key: "varal-due", Value: "later"},
 		}},

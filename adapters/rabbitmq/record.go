@@ -35,6 +35,34 @@ func (r record) later(than record) bool {
 	return r.PosSeq > than.PosSeq
 }
 
+// sight is what the records seen so far say together: the highest fence and the latest
+// position, and the one or two records that say so. These stay unacked until a successor
+// holds both; whatever they outrank is of no use to anybody.
+type sight struct {
+	best           record
+	fenced, placed uint64 // tags; 0 = none
+}
+
+// see adds a record and returns the tags that are of no use any more. Without that a
+// queue with more records than the prefetch (an owner commits while its partition is
+// revoked and nobody reads them back) would never show the one that is waited for.
+func (s *sight) see(rec record, tag uint64) (spent []uint64) {
+	was := []uint64{s.fenced, s.placed, tag}
+	if s.fenced == 0 || rec.Fence > s.best.Fence {
+		s.best.Fence, s.fenced = rec.Fence, tag
+	}
+	if rec.later(s.best) {
+		s.best.takePosition(rec)
+		s.placed = tag
+	}
+	for i, t := range was {
+		if t != 0 && t != s.fenced && t != s.placed && (i == 0 || t != was[i-1]) {
+			spent = append(spent, t)
+		}
+	}
+	return spent
+}
+
 // takePosition copies position and state with their origin.
 func (r *record) takePosition(from record) {
 	r.PosFence, r.PosSeq = from.PosFence, from.PosSeq
@@ -89,18 +117,15 @@ func (r *record) setPosition(p driver.Position) {
 	}
 }
 
-// streamArgs is where a stream consumer starts.
-func streamArgs(p, def driver.Position) (args amqp.Table, next int64) {
-	if p.Kind == driver.Default {
-		p = def
-	}
-	switch p.Kind {
-	case driver.At:
+// streamArgs is where a stream consumer starts; offsets below next are not wanted. Latest
+// has become an offset before. Unseen: an offset that may be beyond the end, where the
+// broker would give nothing until it is written; the first message of all tells.
+func streamArgs(p driver.Position, unseen bool) (args amqp.Table, next int64) {
+	switch {
+	case p.Kind == driver.At && !unseen:
 		return amqp.Table{"x-stream-offset": p.Offset}, p.Offset
-	case driver.Since:
+	case p.Kind == driver.Since:
 		return amqp.Table{"x-stream-offset": p.Time}, 0
-	case driver.Latest:
-		return amqp.Table{"x-stream-offset": "next"}, 0
 	}
 	return amqp.Table{"x-stream-offset": "first"}, 0
 }

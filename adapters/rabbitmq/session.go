@@ -180,9 +180,15 @@ func (l *link) session(ctx context.Context) (*session, error) {
 
 func (l *link) dialAny(ctx context.Context) (*session, error) {
 	var first error
-	for range l.cfg.ends {
+	for i := range l.cfg.ends {
 		e := l.cfg.ends[l.next%len(l.cfg.ends)]
-		s, err := l.dial(ctx, e)
+		// A share of the time for each: a node that does not answer must not use up what
+		// the next one needs.
+		limit := l.cfg.ConnectTimeout
+		if end, ok := ctx.Deadline(); ok {
+			limit = min(limit, time.Until(end)/time.Duration(len(l.cfg.ends)-i))
+		}
+		s, err := l.dial(ctx, e, limit)
 		if err == nil {
 			return s, nil
 		}
@@ -197,8 +203,8 @@ func (l *link) dialAny(ctx context.Context) (*session, error) {
 	return nil, first
 }
 
-func (l *link) dial(ctx context.Context, e endpoint) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.ConnectTimeout)
+func (l *link) dial(ctx context.Context, e endpoint, limit time.Duration) (*session, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	raw, err := l.cfg.Dial(ctx, "tcp", e.addr())
 	if err != nil {

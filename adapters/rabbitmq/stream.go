@@ -2,48 +2,11 @@ package rabbitmq
 
 import (
 	"context"
-	"fmt"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/varal-go/varal/core/driver"
 )
-
-// wanted looks at a stream delivery before it is returned. The broker starts at the
-// chunk that holds the offset asked for, so earlier ones come first; and where the
-// offset is gone it starts at the oldest there is, without a word.
-func (c *consumer) wanted(f *feed, d *amqp.Delivery) bool {
-	off := streamOffset(d)
-	if off < f.next {
-		f.skip(d)
-		return false
-	}
-	missing := f.gapFrom >= 0 && off > f.gapFrom
-	lost := f.gapFrom
-	f.gapFrom = -1
-	if !missing {
-		return true
-	}
-	err := fmt.Errorf("offset %d of %s is gone, the oldest is %d", lost, f.queue, off)
-	if c.sub.Notify != nil {
-		c.sub.Notify(driver.Event{Kind: driver.OutOfRange, Partition: f.label, Err: err})
-	}
-	switch c.sub.Reset {
-	case driver.Earliest:
-		return true
-	case driver.Latest:
-		c.mu.Lock()
-		for _, p := range c.parts {
-			if p.label == f.label {
-				p.jump = driver.Position{Kind: driver.Latest, Partition: p.label}
-			}
-		}
-		c.mu.Unlock()
-		c.poke(c.kick)
-	}
-	f.setClosing() // Default: this partition stops
-	return false
-}
 
 // skip gives the credit of a message back that core will not see.
 func (f *feed) skip(d *amqp.Delivery) {
@@ -54,18 +17,6 @@ func (f *feed) skip(d *amqp.Delivery) {
 	if ok {
 		_ = f.ch.Ack(d.DeliveryTag, false) // a lost channel shows at the next look
 	}
-}
-
-// jumps ends the life when a partition goes on elsewhere.
-func (l *life) jumps() error {
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
-	for _, p := range l.c.parts {
-		if p.f != nil && p.jump.Kind != driver.Default {
-			return driver.Errorf(l.c.op, driver.Transient, "partition %q goes on at its end", p.label)
-		}
-	}
-	return nil
 }
 
 // commit stores the highest position acked for this partition, with its state, as a

@@ -49,24 +49,25 @@ func (b *broker) Subscribe(ctx context.Context, sub driver.Subscription) (driver
 // attach starts a reader without a group at once where it begins with the next message:
 // what is published after Subscribe has returned must reach it.
 func (b *broker) attach(ctx context.Context, c *consumer) error {
-	k := c.sub.Start.Kind
-	if !c.upTo || c.owned || (k != driver.Latest && k != driver.Default) {
+	at := c.sub.Start // of one partition: the others begin with the next message
+	if !c.upTo || c.owned || (at.Kind != driver.Latest && at.Kind != driver.Default && at.Partition == "") {
 		return nil
 	}
 	c.start(16 * len(c.parts))
-	select {
-	case <-c.ready:
-		return nil
-	case <-c.changed:
-		if err := c.state(); err != nil {
+	defer c.poke(c.changed) // for the first Receive
+	for {
+		select {
+		case <-c.ready:
+			return nil
+		case <-c.changed: // one partition of several is open, or there is trouble
+			if err := c.state(); err != nil {
+				_ = c.Close(ctx)
+				return err
+			}
+		case <-ctx.Done():
 			_ = c.Close(ctx)
-			return err
+			return classify(c.op, context.Cause(ctx))
 		}
-		c.poke(c.changed)
-		return nil
-	case <-ctx.Done():
-		_ = c.Close(ctx)
-		return classify(c.op, context.Cause(ctx))
 	}
 }
 
@@ -92,7 +93,7 @@ func partsOf(sub driver.Subscription) []*part {
 	d := sub.From
 	switch {
 	case sub.Temporary && d.Shape == driver.Topic:
-		return []*part{{queue: "varal.temporary:" + d.Name + ":" + nameless("", 0)}}
+		return []*part{{}} // declareTemporary names it
 	case d.Shape == driver.Topic:
 		return []*part{{queue: groupQueue(d.Name, sub.Group)}}
 	}
@@ -185,14 +186,31 @@ func (b *broker) ensure(s *session, queue string, args amqp.Table, bindTo string
 
 // declareTemporary makes the queue of a Temporary subscription: exclusive, so it ends
 // with the connection. Not auto-delete: a changed limit cancels the consumer for a
-// moment. Declared again after a reconnect; what was published meanwhile is gone.
+// moment. Made again after a reconnect, by a new name: the old one is locked until the
+// broker too has seen the end of the old connection. What was published meanwhile is gone.
 func (b *broker) declareTemporary(s *session, c *consumer) error {
+	p := c.parts[0]
+	if p.on != s {
+		p.on, p.queue = s, "varal.temporary:"+c.sub.From.Name+":"+nameless("", 0)
+	}
 	return s.scratch(func(ch *amqp.Channel) error {
-		q := c.parts[0].queue
+		q := p.queue
 		if _, err := ch.QueueDeclare(q, false, false, true, false, amqp.Table{"x-queue-type": "classic"}); err != nil {
 			return err
 		}
 		return ch.QueueBind(q, "#", c.sub.From.Name, false, nil)
+	})
+}
+
+// dropTemporary removes the queue of a temporary group whose connection lives on.
+func (c *consumer) dropTemporary() {
+	p := c.parts[0]
+	if p.on == nil || !p.on.alive() {
+		return
+	}
+	_ = p.on.scratch(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDelete(p.queue, false, false, false)
+		return err
 	})
 }
 
