@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,12 +23,12 @@ func TestStuckKeysLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	f := newFake(driver.Each)
 	f.more = []string{"p1", "p2"}
-	done := 0
+	var done atomic.Int64
 	h := func(_ context.Context, d *core.Delivery) error {
 		if d.Key == "hot" {
 			return errors.New("no")
 		}
-		done++
+		done.Add(1)
 		return nil
 	}
 	bubble(t, f, h, func(s *core.Consumer) {
@@ -40,8 +41,8 @@ func TestStuckKeysLeaveRoomForOthers(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		st := s.Status()
-		if done != 500 || st.InFlight > 60 {
-			t.Errorf("%d of 500 others were handled, %d in flight", done, st.InFlight)
+		if done.Load() != 500 || st.InFlight > 60 {
+			t.Errorf("%d of 500 others were handled, %d in flight", done.Load(), st.InFlight)
 		}
 		for _, p := range st.Partitions {
 			if p.Paused != (p.Partition == "p1") {
@@ -58,15 +59,17 @@ func TestStuckKeysLeaveRoomForOthers(t *testing.T) {
 func TestHotKeyGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFake(driver.UpTo)
-	done := 0
-	bubble(t, f, func(context.Context, *core.Delivery) error { time.Sleep(time.Millisecond); done++; return nil }, func(s *core.Consumer) {
+	var done atomic.Int64
+	bubble(t, f, func(context.Context, *core.Delivery) error { time.Sleep(time.Millisecond); done.Add(1); return nil }, func(s *core.Consumer) {
 		for i := range 1000 {
 			f.push(msg(fmt.Sprint("h", i), "hot"))
 		}
 		time.Sleep(10 * time.Second)
-		if done != 1000 {
-			t.Errorf("%d of 1000: %+v", done, s.Status())
+		if done.Load() != 1000 {
+			t.Errorf("%d of 1000: %+v", done.Load(), s.Status())
 		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		for i, d := range f.demands {
 			if i > 0 && len(d.Paused) > 0 {
 				return
@@ -83,11 +86,11 @@ func TestPartitionKeepsToItsShare(t *testing.T) {
 	f := newFake(driver.Each)
 	f.more = []string{"slow", "b", "c", "d"}
 	release := make(chan struct{})
-	slow, fast := 0, 0
+	var slow, fast atomic.Int64
 	bubble(t, f, func(ctx context.Context, d *core.Delivery) error {
 		if d.Partition != "slow" {
 			time.Sleep(10 * time.Millisecond)
-			fast++
+			fast.Add(1)
 			return nil
 		}
 		select {
@@ -95,7 +98,7 @@ func TestPartitionKeepsToItsShare(t *testing.T) {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		slow++
+		slow.Add(1)
 		return nil
 	}, func(s *core.Consumer) {
 		release = make(chan struct{}) // of the bubble
@@ -105,13 +108,13 @@ func TestPartitionKeepsToItsShare(t *testing.T) {
 			}
 		}
 		time.Sleep(20 * time.Second)
-		if fast != 900 {
-			t.Errorf("%d of 900 of the others: %+v", fast, s.Status())
+		if fast.Load() != 900 {
+			t.Errorf("%d of 900 of the others: %+v", fast.Load(), s.Status())
 		}
 		close(release)
 		time.Sleep(time.Second)
-		if slow != 300 {
-			t.Errorf("%d of 300 in the end: %+v", slow, s.Status())
+		if slow.Load() != 300 {
+			t.Errorf("%d of 300 in the end: %+v", slow.Load(), s.Status())
 		}
 	}, edit("p", func(p *core.Policy) { p.MaxInFlight, p.Concurrency = 200, 200 }))
 }
