@@ -31,6 +31,7 @@ type consumer struct {
 	link  *link
 	cl    *kgo.Client // set before Subscribe returns; callbacks use the one they are given
 	kill  context.CancelFunc
+	pulse pulse // of a group member
 
 	wake  chan struct{} // something may have been buffered
 	stop  chan struct{} // closed by Close: Receive ends
@@ -53,6 +54,10 @@ type consumer struct {
 	paused  map[string]struct{} // by core, as of the last Receive; guarded by mu
 	late    bool                // Close is out of time; guarded by mu
 	hurry   context.CancelFunc  // of the Revoke under way, nil = none; guarded by mu
+	opening bool                // Assigned is being called; guarded by mu
+	letting chan struct{}       // closed when the Revoke of sever has returned, nil = none; guarded by mu
+	severed []int32             // let go of, and the client still has them; guarded by mu
+	rejoin  bool                // to get severed back; guarded by mu
 	out     []driver.Received   // Receive's own, reused
 }
 
@@ -80,6 +85,7 @@ func (d *kafka) newConsumer(sub driver.Subscription, t kadm.TopicDetail) *consum
 		parts: make(map[string]*part), byID: make(map[int32]*part),
 	}
 	c.link = &link{notify: c.notify}
+	c.pulse.limit, c.pulse.silent = d.conf.SessionTimeout, c.sever
 	return c
 }
 
@@ -137,14 +143,22 @@ func (c *consumer) take(want driver.Demand) ([]driver.Received, []*part, error) 
 	if c.records < aheadRecords && c.bytes < aheadBytes {
 		c.poll()
 	}
-	out := c.fill(want)
+	var out []driver.Received
+	if c.pulse.alive() {
+		out = c.fill(want)
+	}
 	var err error
 	if len(out) == 0 {
 		err, c.pending = c.pending, nil
 	}
+	rejoin := c.rejoin && err == nil
+	c.rejoin = c.rejoin && !rejoin
 	adrift, news := c.adrift, c.news
 	c.adrift, c.news = nil, nil
 	c.mu.Unlock()
+	if rejoin {
+		c.cl.ForceRebalance()
+	}
 	for _, e := range news {
 		c.notify(e)
 	}

@@ -127,6 +127,8 @@ func (c *consumer) subscribeOptions(ctx context.Context, t kadm.TopicDetail) ([]
 			kgo.SessionTimeout(conf.SessionTimeout),
 			kgo.HeartbeatInterval(max(conf.SessionTimeout/6, time.Millisecond)),
 			kgo.RebalanceTimeout(conf.RebalanceTimeout),
+			kgo.WithHooks(&c.pulse),
+			kgo.OnPartitionsAssigned(c.onAssigned),
 			kgo.OnOffsetsFetched(c.onFetched),
 			kgo.AdjustFetchOffsetsFn(c.onAdjust),
 			kgo.OnPartitionsRevoked(c.onRevoked),
