@@ -40,6 +40,11 @@ type consumer struct {
 
 	adjust map[int32]int64 // from onFetched to onAdjust, which the client calls in turn
 
+	// Of a reader without group:
+	count   int32      // partitions that it reads, the first ones; Receive's own
+	look    time.Time  // when to look for more; Receive's own
+	growing sync.Mutex // held while partitions are opened by Receive
+
 	mu      sync.Mutex
 	epoch   uint64              // last given; guarded by mu
 	parts   map[string]*part    // open ones by name; guarded by mu
@@ -58,6 +63,7 @@ type consumer struct {
 	letting chan struct{}       // closed when the Revoke of sever has returned, nil = none; guarded by mu
 	severed []int32             // let go of, and the client still has them; guarded by mu
 	rejoin  bool                // to get severed back; guarded by mu
+	abort   context.CancelFunc  // of the last grow, nil = none; guarded by mu
 	out     []driver.Received   // Receive's own, reused
 }
 
@@ -122,6 +128,7 @@ func (c *consumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Re
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		c.grow(ctx)
 		out, adrift, err := c.take(want)
 		for _, p := range adrift {
 			c.outOfRange(ctx, p)

@@ -48,3 +48,10 @@ func (p *Pulse) Alive() bool { return p.alive() }
 
 // Shorten changes the limit and not the timer, which is what a process that stood still looks like.
 func (p *Pulse) Shorten(limit time.Duration) { p.limit = limit }
+
+// Refresh makes the client of a consumer ask for its topic's partitions at once: by
+// itself it does so every five minutes.
+func Refresh(c driver.Consumer) { c.(*consumer).cl.ForceMetadataRefresh() }
+
+// LookEvery is how often a reader without group looks for more partitions.
+const LookEvery = lookEvery

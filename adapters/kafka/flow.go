@@ -104,6 +104,7 @@ func (c *consumer) Close(ctx context.Context) error {
 
 func (c *consumer) shut(ctx context.Context) error {
 	close(c.stop)
+	c.stopGrowing()
 	defer close(c.ended)
 	defer context.AfterFunc(ctx, func() {
 		c.mu.Lock()

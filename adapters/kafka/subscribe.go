@@ -166,6 +166,7 @@ func (c *consumer) startAll(ctx context.Context, t kadm.TopicDetail) (map[int32]
 		offsets[id] = kgo.NewOffset().At(at[id])
 		owned = append(owned, assignment{id: id, at: at[id], high: high[id]})
 	}
+	c.count = int32(len(ids))
 	c.assign(0, owned)
 	return offsets, nil
 }
