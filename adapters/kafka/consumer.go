@@ -31,7 +31,9 @@ type consumer struct {
 	link  *link
 	cl    *kgo.Client // set before Subscribe returns; callbacks use the one they are given
 	kill  context.CancelFunc
-	pulse pulse // of a group member
+
+	pulse  pulse  // of a group member
+	member member // likewise
 
 	wake  chan struct{} // something may have been buffered
 	stop  chan struct{} // closed by Close: Receive ends
@@ -91,7 +93,7 @@ func (d *kafka) newConsumer(sub driver.Subscription, t kadm.TopicDetail) *consum
 		parts: make(map[string]*part), byID: make(map[int32]*part),
 	}
 	c.link = &link{notify: c.notify}
-	c.pulse.limit, c.pulse.silent = d.conf.SessionTimeout, c.sever
+	c.pulse.limit, c.pulse.silent, c.pulse.beat = d.conf.SessionTimeout, c.sever, c.beat
 	return c
 }
 

@@ -33,15 +33,15 @@ func Decode(r *kgo.Record) (m driver.Message) {
 type Pulse struct{ pulse }
 
 // NewPulse makes a Pulse.
-func NewPulse(limit time.Duration, silent func()) *Pulse {
-	return &Pulse{pulse{limit: limit, silent: silent}}
+func NewPulse(limit time.Duration, silent, beat func()) *Pulse {
+	return &Pulse{pulse{limit: limit, silent: silent, beat: beat}}
 }
 
 // Begin starts a session and tells whether the one before went silent.
 func (p *Pulse) Begin() bool { return p.begin() }
 
-// Rest ends the watch.
-func (p *Pulse) Rest() { p.rest() }
+// End ends the watch for good.
+func (p *Pulse) End() { p.end() }
 
 // Alive tells whether the session goes on.
 func (p *Pulse) Alive() bool { return p.alive() }

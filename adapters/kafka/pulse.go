@@ -14,20 +14,30 @@ import (
 // count ourselves, from when the last heartbeat that was answered left us: that is
 // never later than when it arrived.
 //
-// While the group rebalances no heartbeats are sent. The broker waits for its members
-// up to the rebalance timeout and puts none out that waits with it, so a join that
-// left in time stops the clock until its sync is answered. (The protocol of KIP-848 has
-// heartbeats and no joins; this adapter never asks the client for it.)
+// The client sends no heartbeats while it waits in a join, for up to the slowest member's
+// rebalance timeout. The broker does not expect any, but that it holds the join we cannot
+// know: cut off right after it was written, or put out while our process stood still,
+// we would wait with partitions that are somebody else's. So we send them ourselves; they
+// go over another connection and are answered at once. (The protocol of KIP-848 has
+// heartbeats only; this adapter never asks the client for it.)
 type pulse struct {
 	limit  time.Duration // the session timeout
 	silent func()        // called in a goroutine of its own when the limit is reached
+	beat   func()        // sends a heartbeat; called likewise, one at a time, while a join waits
+
+	calls sync.WaitGroup // of silent and beat
 
 	mu      sync.Mutex
 	timer   *time.Timer // calls expire; nil before the first answer; guarded by mu
 	heard   time.Time   // zero = no member; guarded by mu
 	joining bool        // guarded by mu
+	beating bool        // beat runs; guarded by mu
 	lost    bool        // the limit was reached; stays until begin or rest; guarded by mu
+	ended   bool        // guarded by mu
 }
+
+// beats is how many heartbeats fit into a session.
+const beats = 6
 
 var (
 	_ kgo.HookBrokerWrite = (*pulse)(nil)
@@ -41,9 +51,10 @@ func (p *pulse) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.check(time.Now()); !p.lost {
-		p.joining = true
-	}
+	now := time.Now()
+	p.joining = true
+	p.check(now)
+	p.arm(now)
 }
 
 // OnBrokerE2E is the client's hook: a request was answered, or will not be.
@@ -58,7 +69,7 @@ func (p *pulse) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
 	defer p.mu.Unlock()
 	switch {
 	case e.Err() != nil:
-		p.joining = false
+		p.joining = p.joining && kmsg.Key(key) == kmsg.Heartbeat
 	case kmsg.Key(key) == kmsg.JoinGroup:
 		return // the sync comes next
 	default:
@@ -66,7 +77,8 @@ func (p *pulse) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
 		// a long sleep may hear the answer to its next heartbeat, "unknown member", first.
 		sent := now.Add(-e.DurationE2E())
 		p.check(sent)
-		p.heard, p.joining = sent, false
+		p.heard = sent
+		p.joining = p.joining && kmsg.Key(key) == kmsg.Heartbeat
 	}
 	p.check(now)
 	p.arm(now)
@@ -74,19 +86,22 @@ func (p *pulse) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
 
 // check notes that the limit is reached. p.mu is held.
 func (p *pulse) check(now time.Time) {
-	if !p.joining && !p.heard.IsZero() && now.Sub(p.heard) >= p.limit {
+	if !p.heard.IsZero() && now.Sub(p.heard) >= p.limit {
 		p.lost = true
 	}
 }
 
-// arm sets the timer to when the limit will be reached. p.mu is held.
+// arm sets the timer to when there is something to do. p.mu is held.
 func (p *pulse) arm(now time.Time) {
-	var d time.Duration
-	switch {
-	case p.heard.IsZero() || p.joining:
+	if p.heard.IsZero() || p.ended {
 		return
-	case !p.lost:
+	}
+	var d time.Duration
+	if !p.lost {
 		d = p.limit - now.Sub(p.heard)
+		if p.joining {
+			d = min(d, p.limit/beats)
+		}
 	}
 	if p.timer == nil {
 		p.timer = time.AfterFunc(d, p.expire)
@@ -97,16 +112,54 @@ func (p *pulse) arm(now time.Time) {
 
 // expire is the timer's.
 func (p *pulse) expire() {
+	call := p.due()
+	if call == nil {
+		return
+	}
+	defer p.calls.Done()
+	call()
+}
+
+// due returns what there is to do, if anything; it counts in calls.
+func (p *pulse) due() func() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended || p.heard.IsZero() {
+		return nil
+	}
 	now := time.Now()
 	p.check(now)
-	lost := p.lost
-	if !lost { // an answer or a join came between
+	var call func()
+	switch {
+	case p.lost:
+		call = p.silent
+	case p.joining && !p.beating:
+		p.beating, call = true, p.ask
+	}
+	if !p.lost { // when beat gets no answer; or an answer came between
 		p.arm(now)
 	}
-	p.mu.Unlock()
-	if lost {
-		p.silent()
+	if call != nil {
+		p.calls.Add(1)
+	}
+	return call
+}
+
+// ask calls beat.
+func (p *pulse) ask() {
+	p.beat()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.beating = false
+}
+
+// unknown is for a member that the broker says it does not know.
+func (p *pulse) unknown() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.heard.IsZero() {
+		p.lost = true
+		p.arm(time.Now())
 	}
 }
 
@@ -149,4 +202,13 @@ func (p *pulse) rest() {
 	if p.timer != nil {
 		p.timer.Stop()
 	}
+}
+
+// end is rest for good, and waits for what was called.
+func (p *pulse) end() {
+	p.rest()
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.calls.Wait()
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -19,10 +20,7 @@ import (
 // is over: the broker gives them to somebody else then, and cannot say so.
 func TestIsolatedMemberLetsGo(t *testing.T) {
 	everywhere(t, func(t *testing.T, b broker) {
-		session := time.Second
-		if b.fake == nil {
-			session = 6 * time.Second // the least a broker allows
-		}
+		session := shortest(b)
 		var w wire
 		d := b.open(t, func(c *kafka.Config) { c.Dial, c.SessionTimeout = w.dial, session })
 		near := b.open(t)
@@ -105,33 +103,44 @@ func TestMemberThatWasKeptGoesOn(t *testing.T) {
 	}
 }
 
-// Who has let go of what the next member gets waits, without heartbeats, for those that
-// have not: for longer than a session it is in the group all the same.
+// standoff makes three members of a group, of which second has let go of what third gets
+// and waits in a join, with two partitions, for slow, which lets go when release is called.
+func standoff(t *testing.T, near, far driver.Driver) (slow, second, third *desk, release func()) {
+	t.Helper()
+	to := topic(t, near, driver.Queue, 6)
+	asked, leave := make(chan struct{}), make(chan struct{})
+	slow = join(t, near, func(k *desk) driver.Subscription {
+		ask := sync.OnceFunc(func() { close(asked) })
+		k.onRevoke = func(context.Context, []string) { ask(); <-leave }
+		return k.subscription(to, "")
+	})
+	release = sync.OnceFunc(func() { close(leave) })
+	t.Cleanup(release) // before the consumers are closed
+	slow.owns(t, 6)
+	second = consume(t, far, to, "")
+	<-asked
+	leave <- struct{}{}
+	second.owns(t, 3)
+	third = consume(t, near, to, "")
+	second.until(t, "its part of the hand-over", func() bool { return len(second.open) == 2 })
+	return slow, second, third, release
+}
+
+// shortest is the least session that a broker allows.
+func shortest(b broker) time.Duration {
+	if b.fake != nil {
+		return time.Second
+	}
+	return 6 * time.Second
+}
+
+// Who has let go of what the next member gets waits, without the client's heartbeats, for
+// those that have not: for longer than a session it is in the group all the same.
 func TestLongRebalanceIsNoSilence(t *testing.T) {
 	everywhere(t, func(t *testing.T, b broker) {
-		session := time.Second
-		if b.fake == nil {
-			session = 6 * time.Second
-		} else {
-			holdHeartbeats(b) // kfake, unlike Kafka, puts out who waits in a join for a session
-		}
+		session := shortest(b)
 		d := b.open(t, func(c *kafka.Config) { c.SessionTimeout = session })
-		to := topic(t, d, driver.Queue, 6)
-		asked, leave := make(chan struct{}), make(chan struct{})
-		slow := join(t, d, func(k *desk) driver.Subscription {
-			ask := sync.OnceFunc(func() { close(asked) })
-			k.onRevoke = func(context.Context, []string) { ask(); <-leave }
-			return k.subscription(to, "")
-		})
-		release := sync.OnceFunc(func() { close(leave) })
-		t.Cleanup(release) // before the consumers are closed
-		slow.owns(t, 6)
-		second := consume(t, d, to, "")
-		<-asked
-		leave <- struct{}{}
-		second.owns(t, 3)
-		third := consume(t, d, to, "")
-		second.until(t, "its part of the hand-over", func() bool { return len(second.open) == 2 })
+		slow, second, third, release := standoff(t, d, d)
 		second.quiet(t, session+session/2)
 		release()
 		third.owns(t, 2)
@@ -145,18 +154,75 @@ func TestLongRebalanceIsNoSilence(t *testing.T) {
 	})
 }
 
+// A member that is cut off while it waits in a join, which may take as long as the
+// slowest member needs, lets go no later than any other.
+func TestIsolatedInAJoin(t *testing.T) {
+	everywhere(t, func(t *testing.T, b broker) {
+		session := shortest(b)
+		var w wire
+		near := b.open(t, func(c *kafka.Config) { c.SessionTimeout = session })
+		far := b.open(t, func(c *kafka.Config) { c.Dial, c.SessionTimeout = w.dial, session })
+		_, second, third, release := standoff(t, near, far)
+		second.quiet(t, session/2) // its join has left by now
+		w.hole.Store(true)
+		cut := time.Now()
+		second.until(t, "the loss", func() bool { return second.lost == 2 })
+		if took := time.Since(cut); took > session+500*time.Millisecond {
+			t.Errorf("let go after %v, the session timeout is %v", took, session)
+		}
+		release()
+		w.hole.Store(false)
+		w.cut()
+		third.owns(t, 2)
+		second.owns(t, 2)
+	})
+}
+
+// A member that is put out while it waits in a join lets go then, and not when its
+// client, which would start again with the partitions it has, comes back from the join.
+func TestPutOutInAJoin(t *testing.T) {
+	t.Parallel()
+	b := fake(t)
+	d := b.open(t)
+	_, second, third, release := standoff(t, d, d)
+	var out atomic.Bool
+	b.fake.ControlKey(int16(kmsg.Heartbeat), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		b.fake.KeepControl()
+		if !out.Load() {
+			return nil, nil, false
+		}
+		resp := r.ResponseKind().(*kmsg.HeartbeatResponse)
+		resp.ErrorCode = kerr.UnknownMemberID.Code
+		return resp, nil, true
+	})
+	second.quiet(t, time.Second) // its join has left by now
+	out.Store(true)
+	second.until(t, "the loss", func() bool { return second.lost == 2 })
+	out.Store(false)
+	release()
+	third.owns(t, 2)
+	second.owns(t, 2)
+}
+
 // answer tells p that a request which left took ago was answered.
 func answer(p *kafka.Pulse, key kmsg.Key, took time.Duration) {
 	p.OnBrokerE2E(kgo.BrokerMetadata{}, int16(key), kgo.BrokerE2E{ReadWait: took})
 }
 
-// The clock runs from when an answered heartbeat left, and stands while a join waits.
+// The clock runs from when an answered heartbeat left; the pulse sends its own while a join
+// waits.
 func TestPulse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start, silent := time.Now(), make(chan time.Duration, 10)
-		p := kafka.NewPulse(time.Minute, func() { silent <- time.Since(start) })
-		defer p.Rest()
+		var p *kafka.Pulse
+		var mute atomic.Bool
+		p = kafka.NewPulse(time.Minute, func() { silent <- time.Since(start) }, func() {
+			if !mute.Load() {
+				answer(p, kmsg.Heartbeat, time.Second)
+			}
+		})
+		defer p.End()
 		answer(p, kmsg.SyncGroup, 0)
 		p.Begin()
 		time.Sleep(30 * time.Second)
@@ -182,10 +248,17 @@ func TestPulse(t *testing.T) {
 		if len(silent) > 0 || !p.Alive() {
 			t.Error("a join that waits counts as silence")
 		}
-		answer(p, kmsg.JoinGroup, time.Hour)
+		mute.Store(true)
+		<-silent
+		mute.Store(false)
+		time.Sleep(time.Hour)
+		if p.Alive() {
+			t.Error("a join that nobody hears of counts as none")
+		}
+		answer(p, kmsg.JoinGroup, 2*time.Hour)
 		answer(p, kmsg.SyncGroup, time.Second)
-		if !p.Alive() {
-			t.Error("the end of a long join counts as silence")
+		if !p.Begin() || !p.Alive() {
+			t.Error("the session after a long join does not begin")
 		}
 	})
 }
@@ -195,7 +268,7 @@ func TestPulse(t *testing.T) {
 func TestPulseAfterASleep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := kafka.NewPulse(time.Hour, func() {}) // its timer never fires in time
+		p := kafka.NewPulse(time.Hour, func() {}, func() {}) // its timer never fires in time
 		answer(p, kmsg.SyncGroup, 0)
 		p.Begin()
 		p.Shorten(time.Minute)
@@ -204,6 +277,6 @@ func TestPulseAfterASleep(t *testing.T) {
 		if p.Alive() {
 			t.Error("alive")
 		}
-		p.Rest()
+		p.End()
 	})
 }
