@@ -77,7 +77,9 @@ func (p *pulse) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
 		// a long sleep may hear the answer to its next heartbeat, "unknown member", first.
 		sent := now.Add(-e.DurationE2E())
 		p.check(sent)
-		p.heard = sent
+		if sent.After(p.heard) { // the client's and ours may be answered in another order
+			p.heard = sent
+		}
 		p.joining = p.joining && kmsg.Key(key) == kmsg.Heartbeat
 	}
 	p.check(now)

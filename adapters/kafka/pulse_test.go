@@ -227,6 +227,7 @@ func TestPulse(t *testing.T) {
 		p.Begin()
 		time.Sleep(30 * time.Second)
 		answer(p, kmsg.Heartbeat, 10*time.Second)
+		answer(p, kmsg.Heartbeat, 25*time.Second) // it left before the other
 		if at := <-silent; at != 80*time.Second || p.Alive() {
 			t.Errorf("silence after %v, alive %v", at, p.Alive())
 		}
