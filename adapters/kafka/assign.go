@@ -20,8 +20,15 @@ type assignment struct {
 
 // assign opens partitions and tells core, before their first record is fetched.
 func (c *consumer) assign(fence uint64, owned []assignment) {
-	told := make([]driver.Assignment, 0, len(owned))
 	c.mu.Lock()
+	told := c.admit(fence, owned)
+	c.mu.Unlock()
+	c.tell(told)
+}
+
+// admit opens partitions. c.mu is held.
+func (c *consumer) admit(fence uint64, owned []assignment) []driver.Assignment {
+	told := make([]driver.Assignment, 0, len(owned))
 	for _, a := range owned {
 		c.epoch++
 		p := &part{id: a.id, name: partitionName(c.topic, a.id), epoch: c.epoch}
@@ -37,13 +44,23 @@ func (c *consumer) assign(fence uint64, owned []assignment) {
 			State:     a.state,
 		})
 	}
+	c.opening = true
+	return told
+}
+
+// tell is the second half of assign. What sever would have taken away meanwhile it
+// takes away after: a Revoke before its Assigned would leave core with a partition that
+// nobody takes away again.
+func (c *consumer) tell(told []driver.Assignment) {
+	if c.sub.Assigned != nil {
+		for _, a := range told {
+			c.sub.Assigned(a)
+		}
+	}
+	c.mu.Lock()
+	c.opening = false
 	c.mu.Unlock()
-	if c.sub.Assigned == nil {
-		return
-	}
-	for _, a := range told {
-		c.sub.Assigned(a)
-	}
+	c.pulse.again()
 }
 
 // onFetched is called by the client between an assignment and its first fetch. It
@@ -57,13 +74,36 @@ func (c *consumer) onFetched(ctx context.Context, cl *kgo.Client, resp *kmsg.Off
 	if len(ids) == 0 {
 		return nil
 	}
-	high, err := c.d.resolve(ctx, c.topic, driver.Position{Kind: driver.Latest}, driver.Latest, ids)
+	owned, starts, err := c.locate(ctx, cl, owned, fresh, ids)
 	if err != nil {
 		return err
 	}
+	// The offsets of a partition that is still open are fetched again only when a
+	// session broke off in between; the client will read it from the committed
+	// offset once more, so receipts given out for it are void.
+	c.lose(ctx, ids)
+	c.adjust = starts
+	c.unhalt(cl, ids)
+	c.assign(fenceOf(cl), owned)
+	return nil
+}
+
+// fenceOf is the generation of the group.
+func fenceOf(cl *kgo.Client) uint64 {
+	_, generation := cl.GroupMetadata()
+	return uint64(max(generation, 0))
+}
+
+// locate completes owned: by where fresh partitions start, which it returns too, and by
+// the ends of all.
+func (c *consumer) locate(ctx context.Context, cl *kgo.Client, owned []assignment, fresh, ids []int32) ([]assignment, map[int32]int64, error) {
+	high, err := c.d.resolve(ctx, c.topic, driver.Position{Kind: driver.Latest}, driver.Latest, ids)
+	if err != nil {
+		return nil, nil, err
+	}
 	starts, err := c.begin(ctx, cl, fresh)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	for id, at := range starts {
 		owned = append(owned, assignment{id: id, at: at})
@@ -71,15 +111,7 @@ func (c *consumer) onFetched(ctx context.Context, cl *kgo.Client, resp *kmsg.Off
 	for i := range owned {
 		owned[i].high = high[owned[i].id]
 	}
-	// The offsets of a partition that is still open are fetched again only when a
-	// session broke off in between; the client will read it from the committed
-	// offset once more, so receipts given out for it are void.
-	c.lose(ctx, ids)
-	_, generation := cl.GroupMetadata()
-	c.adjust = starts
-	c.unhalt(cl, ids)
-	c.assign(uint64(max(generation, 0)), owned)
-	return nil
+	return owned, starts, nil
 }
 
 // unhalt undoes the pause of a partition that was out of range in an earlier life.
@@ -179,6 +211,7 @@ func (c *consumer) onRevoked(ctx context.Context, _ *kgo.Client, m map[string][]
 
 func (c *consumer) onLost(ctx context.Context, _ *kgo.Client, m map[string][]int32) {
 	c.lose(ctx, m[c.topic])
+	c.pulse.rest() // not before: until they are closed nothing may be handed out
 }
 
 // revoke gives partitions back in order: nothing more of them is returned, core lets
@@ -187,7 +220,8 @@ func (c *consumer) revoke(ctx context.Context, ids []int32) {
 	wall := c.d.conf.RebalanceTimeout
 	ctx, cancel := context.WithTimeout(ctx, wall-min(wall/10, 3*time.Second))
 	defer cancel()
-	c.mu.Lock()
+	c.lock()
+	c.forget(ids)
 	names := c.close(ids, false)
 	if c.hurry = cancel; c.late {
 		cancel()
@@ -204,9 +238,14 @@ func (c *consumer) revoke(ctx context.Context, ids []int32) {
 
 // lose ends partitions that are not ours any more.
 func (c *consumer) lose(ctx context.Context, ids []int32) {
-	c.mu.Lock()
+	c.lock()
+	c.forget(ids)
 	names := c.close(ids, true)
 	c.mu.Unlock()
+	c.revokeLost(ctx, names)
+}
+
+func (c *consumer) revokeLost(ctx context.Context, names []string) {
 	if len(names) == 0 || c.sub.Revoke == nil {
 		return
 	}

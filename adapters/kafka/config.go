@@ -31,7 +31,8 @@ type Config struct {
 	// ClientID names this client in the broker's logs and quotas. "" = "varal".
 	ClientID string `yaml:"client_id"`
 	// SessionTimeout: a consumer that sends no heartbeat for so long loses its
-	// partitions. 0 = 6 s, the least a broker allows by default.
+	// partitions, and lets go of them by itself when none was answered for so long.
+	// 0 = 6 s, the least a broker allows by default.
 	SessionTimeout time.Duration `yaml:"session_timeout"`
 	// RebalanceTimeout: how long a consumer may take to let go of partitions. The
 	// ctx of Subscription.Revoke ends a tenth (at most 3 s) before it. 0 = 60 s.

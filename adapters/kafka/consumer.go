@@ -32,12 +32,20 @@ type consumer struct {
 	cl    *kgo.Client // set before Subscribe returns; callbacks use the one they are given
 	kill  context.CancelFunc
 
+	pulse  pulse  // of a group member
+	member member // likewise
+
 	wake  chan struct{} // something may have been buffered
 	stop  chan struct{} // closed by Close: Receive ends
 	ended chan struct{} // closed at the end of Close: Settle ends
 	once  sync.Once
 
 	adjust map[int32]int64 // from onFetched to onAdjust, which the client calls in turn
+
+	// Of a reader without group:
+	count   int32      // partitions that it reads, the first ones; Receive's own
+	look    time.Time  // when to look for more; Receive's own
+	growing sync.Mutex // held while partitions are opened by Receive
 
 	mu      sync.Mutex
 	epoch   uint64              // last given; guarded by mu
@@ -53,6 +61,11 @@ type consumer struct {
 	paused  map[string]struct{} // by core, as of the last Receive; guarded by mu
 	late    bool                // Close is out of time; guarded by mu
 	hurry   context.CancelFunc  // of the Revoke under way, nil = none; guarded by mu
+	opening bool                // Assigned is being called; guarded by mu
+	letting chan struct{}       // closed when the Revoke of sever has returned, nil = none; guarded by mu
+	severed []int32             // let go of, and the client still has them; guarded by mu
+	rejoin  bool                // to get severed back; guarded by mu
+	abort   context.CancelFunc  // of the last grow, nil = none; guarded by mu
 	out     []driver.Received   // Receive's own, reused
 }
 
@@ -80,6 +93,7 @@ func (d *kafka) newConsumer(sub driver.Subscription, t kadm.TopicDetail) *consum
 		parts: make(map[string]*part), byID: make(map[int32]*part),
 	}
 	c.link = &link{notify: c.notify}
+	c.pulse.limit, c.pulse.silent, c.pulse.beat = d.conf.SessionTimeout, c.sever, c.beat
 	return c
 }
 
@@ -116,6 +130,7 @@ func (c *consumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Re
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		c.grow(ctx)
 		out, adrift, err := c.take(want)
 		for _, p := range adrift {
 			c.outOfRange(ctx, p)
@@ -137,14 +152,22 @@ func (c *consumer) take(want driver.Demand) ([]driver.Received, []*part, error) 
 	if c.records < aheadRecords && c.bytes < aheadBytes {
 		c.poll()
 	}
-	out := c.fill(want)
+	var out []driver.Received
+	if c.pulse.alive() {
+		out = c.fill(want)
+	}
 	var err error
 	if len(out) == 0 {
 		err, c.pending = c.pending, nil
 	}
+	rejoin := c.rejoin && err == nil
+	c.rejoin = c.rejoin && !rejoin
 	adrift, news := c.adrift, c.news
 	c.adrift, c.news = nil, nil
 	c.mu.Unlock()
+	if rejoin {
+		c.cl.ForceRebalance()
+	}
 	for _, e := range news {
 		c.notify(e)
 	}

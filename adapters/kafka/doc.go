@@ -34,7 +34,8 @@
 // Subscription.Start; Default is earliest for queues, topics and groups of a stream,
 // latest for a stream without group. The place found for Latest, At and Since is
 // committed at once, so that a consumer that dies before its first commit does not
-// find a later "latest". An offset that is no longer in the log is the event
+// find a later "latest". A partition that is added after Subscribe is seen within five
+// minutes; a stream without group reads it from its beginning. An offset that is no longer in the log is the event
 // OutOfRange and follows Subscription.Reset; nothing is skipped in silence.
 //
 // # What a message becomes
@@ -47,8 +48,7 @@
 //
 // # Known gaps
 //
-// Share groups (KIP-932) are not offered yet: Config.ShareGroups is refused. A
-// stream without group does not see partitions that are added after Subscribe.
+// Share groups (KIP-932) are not offered yet: Config.ShareGroups is refused.
 // Servers that count commit metadata in bytes take a third of the StateBytes
 // declared here: such an entry of Settle ends TooLarge.
 package kafka

@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"time"
+
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/varal-go/varal/core/driver"
@@ -26,3 +28,30 @@ func Decode(r *kgo.Record) (m driver.Message) {
 	decode(&m, r, nil)
 	return m
 }
+
+// Pulse watches the session of a group member.
+type Pulse struct{ pulse }
+
+// NewPulse makes a Pulse.
+func NewPulse(limit time.Duration, silent, beat func()) *Pulse {
+	return &Pulse{pulse{limit: limit, silent: silent, beat: beat}}
+}
+
+// Begin starts a session and tells whether the one before went silent.
+func (p *Pulse) Begin() bool { return p.begin() }
+
+// End ends the watch for good.
+func (p *Pulse) End() { p.end() }
+
+// Alive tells whether the session goes on.
+func (p *Pulse) Alive() bool { return p.alive() }
+
+// Shorten changes the limit and not the timer, which is what a process that stood still looks like.
+func (p *Pulse) Shorten(limit time.Duration) { p.limit = limit }
+
+// Refresh makes the client of a consumer ask for its topic's partitions at once: by
+// itself it does so every five minutes.
+func Refresh(c driver.Consumer) { c.(*consumer).cl.ForceMetadataRefresh() }
+
+// LookEvery is how often a reader without group looks for more partitions.
+const LookEvery = lookEvery

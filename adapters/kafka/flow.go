@@ -104,6 +104,7 @@ func (c *consumer) Close(ctx context.Context) error {
 
 func (c *consumer) shut(ctx context.Context) error {
 	close(c.stop)
+	c.stopGrowing()
 	defer close(c.ended)
 	defer context.AfterFunc(ctx, func() {
 		c.mu.Lock()
@@ -123,6 +124,7 @@ func (c *consumer) shut(ctx context.Context) error {
 	closeClient(ctx, c.cl, c.kill)
 	// Where leaving was cut short the callback may not have run.
 	c.lose(ctx, c.open())
+	c.pulse.end()
 	if c.sub.Temporary && c.group != "" {
 		_, _ = c.d.adm.DeleteGroup(ctx, c.group) // an empty group expires by itself
 	}

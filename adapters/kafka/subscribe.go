@@ -125,8 +125,10 @@ func (c *consumer) subscribeOptions(ctx context.Context, t kadm.TopicDetail) ([]
 			kgo.Balancers(kgo.CooperativeStickyBalancer()),
 			kgo.DisableAutoCommit(),
 			kgo.SessionTimeout(conf.SessionTimeout),
-			kgo.HeartbeatInterval(max(conf.SessionTimeout/6, time.Millisecond)),
+			kgo.HeartbeatInterval(max(conf.SessionTimeout/beats, time.Millisecond)),
 			kgo.RebalanceTimeout(conf.RebalanceTimeout),
+			kgo.WithHooks(&c.pulse, &c.member),
+			kgo.OnPartitionsAssigned(c.onAssigned),
 			kgo.OnOffsetsFetched(c.onFetched),
 			kgo.AdjustFetchOffsetsFn(c.onAdjust),
 			kgo.OnPartitionsRevoked(c.onRevoked),
@@ -164,6 +166,7 @@ func (c *consumer) startAll(ctx context.Context, t kadm.TopicDetail) (map[int32]
 		offsets[id] = kgo.NewOffset().At(at[id])
 		owned = append(owned, assignment{id: id, at: at[id], high: high[id]})
 	}
+	c.count = int32(len(ids))
 	c.assign(0, owned)
 	return offsets, nil
 }
