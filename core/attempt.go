@@ -10,7 +10,8 @@ import (
 type attempt struct {
 	d      Delivery
 	ctx    attemptCtx
-	cancel context.CancelFunc // of its timeout; nil = none
+	cancel context.CancelFunc      // of its timeout; nil = none
+	others context.CancelCauseFunc // of the batch it belongs to; nil = none
 }
 
 // end cancels an attempt and refuses later decisions of its handler.
@@ -21,6 +22,9 @@ func (t *attempt) end(cause error) {
 	}
 	t.d.fate.CompareAndSwap(fateOpen, fate)
 	t.ctx.end(cause)
+	if t.others != nil {
+		t.others(cause)
+	}
 }
 
 // attemptCtx is the context of one attempt. The real, cancellable context behind it is

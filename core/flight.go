@@ -73,6 +73,7 @@ type progress struct {
 	extend   bool          // an Extend is on the way
 	lost     bool          // somebody else's by now
 	acked    bool          // AckFirst: settled before it ran
+	over     bool          // acked or rejected: done for good
 	unseen   bool          // of a log, for another group: done without being run
 	released bool          // its share of the budget was returned
 

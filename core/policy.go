@@ -156,9 +156,11 @@ type Policy struct {
 	// Wrappers around the handler.
 	Wrappers []Wrapper
 
-	layers  []string // names of the layers applied, for Describe and conflict errors
-	retry   bool     // Retry was asked for by a layer
-	iterate bool     // Client.Messages: a delivery is open until the loop settles it
+	layers     []string     // names of the layers applied, for Describe and conflict errors
+	retry      bool         // Retry was asked for by a layer
+	batch      BatchHandler // Client.StartBatch; nil = the handler gets one delivery at a time
+	batchLimit int
+	iterate    bool // Client.Messages: a delivery is open until the loop settles it
 }
 
 // LayerNames returns the names of the layers that edited this policy, sorted.
@@ -245,6 +247,10 @@ func (p *Policy) validateCombination(bad func(field, format string, args ...any)
 	switch {
 	case p.AckFirst && (p.retry || dead):
 		return bad("AckFirst", "settles before the handler runs, so a failed message can be neither retried nor dead-lettered; drop Retry and DeadLetter, or AckFirst")
+	case p.batch != nil && p.AckFirst:
+		return bad("AckFirst", "settles before the handler runs, so a batch could not say where it failed; handle single messages, or drop AckFirst")
+	case p.batch != nil && len(p.Wrappers) > 0:
+		return bad("Wrappers", "%s wraps the handler of one message; a batch handler does that itself", p.Wrappers[0].Name)
 	case p.AckFirst && p.Order == ByKey:
 		return bad("AckFirst", "settles before the handler runs, so order per key through failures cannot hold; drop SessionOrder or AckFirst")
 	case p.DeadLetter != (Destination{}) && p.NativeDeadLetter:

@@ -51,6 +51,8 @@ func (p *Policy) validateStuck(bad func(field, format string, args ...any) error
 		return bad("Stuck", "Cancel, Abandon and GapSkip are times from 0 (never) on: %v, %v, %v", st.Cancel, st.Abandon, st.GapSkip)
 	case st.Abandon > 0 && st.Cancel == 0:
 		return bad("Stuck.Abandon", "a run is cancelled before it is abandoned: set Cancel, too")
+	case st.Abandon > 0 && p.batch != nil:
+		return bad("Stuck.Abandon", "the messages of a batch share one slot, which cannot be given away for one of them; drop Abandon")
 	case st.GapSkip > 0 && p.DeadLetter == (Destination{}):
 		return bad("Stuck.GapSkip", "what is passed over needs a place: add DeadLetter(...)")
 	}
@@ -128,7 +130,7 @@ func (s *Consumer) climb(f *flight, now time.Time, told []stuckReport) []stuckRe
 	case p.Cancel > 0 && age >= p.Cancel && f.rung&rungCancelled == 0:
 		f.rung |= rungCancelled | rungWarned
 		report(SignalStuck, " and is cancelled")
-		f.run.ctx.end(ErrStuck)
+		f.run.cancelStuck()
 	case p.Warn > 0 && age >= p.Warn && f.rung&rungWarned == 0:
 		f.rung |= rungWarned
 		report(SignalStuck, "")
@@ -243,4 +245,12 @@ func (s *Consumer) notRunning(f *flight) {
 		f.asg.idle = nil
 	}
 	s.checkQuiet()
+}
+
+// cancelStuck ends the context of a run, and of the batch it belongs to.
+func (t *attempt) cancelStuck() {
+	t.ctx.end(ErrStuck)
+	if t.others != nil {
+		t.others(ErrStuck)
+	}
 }

@@ -20,6 +20,14 @@ func (s *Consumer) worker() {
 			}
 			s.exited(a.handling)
 		}
+		if a.batch != nil {
+			if r := recover(); r != nil {
+				panic(r)
+			}
+			a.batch.judge(&panicError{value: "the handler called runtime.Goexit"})
+			s.endBatch(a.batch)
+			s.workers.Go(s.worker)
+		}
 		s.mu.Unlock()
 	}()
 	for {
@@ -99,7 +107,11 @@ func (s *Consumer) wakeWorker() {
 // step does the next phase of a flight. It is called with mu held and returns with
 // mu held.
 func (s *Consumer) step(f *flight, a *arena) {
-	if f.phase == phaseHandle {
+	switch {
+	case f.phase == phaseHandle && s.p.batch != nil:
+		s.handleBatch(f, a)
+		return
+	case f.phase == phaseHandle:
 		s.handle(f, a)
 		return
 	}
@@ -236,6 +248,7 @@ type arena struct {
 	hdr      []Header
 	attempts []attempt
 	handling *flight // whose handler runs now
+	batch    *batchRun
 }
 
 const (
@@ -325,6 +338,7 @@ const maxFreeFlights = 4096
 func (s *Consumer) finishLocked(f *flight, st driver.Settlement) {
 	lane := f.lane
 	f.lane = nil
+	f.over = !f.asg.closed && !f.lost && (st.Disposition == driver.Ack || st.Disposition == driver.Reject)
 	switch {
 	case f.asg.closed || f.lost || f.acked:
 		f.state = stateGone

@@ -25,6 +25,7 @@ type Lane[T any] struct {
 	key   string
 	wait  deque[T]
 	busy  bool     // a delivery has started, or its head is in ready
+	more  int      // deliveries that started together with the one that has
 	spare *Lane[T] // link of the free list
 }
 
@@ -85,15 +86,60 @@ func (q *Queue[T]) Release(l *Lane[T]) {
 	if l == nil {
 		return
 	}
+	if l.more > 0 {
+		l.more--
+		return
+	}
 	if l.wait.len() > 0 {
 		q.ready.push(entry[T]{lane: l, head: true})
 		return
 	}
 	delete(q.lanes, l.key)
 	if q.frees < maxFree {
-		l.key, l.busy, l.spare = "", false, q.free
+		l.key, l.busy, l.more, l.spare = "", false, 0, q.free
 		q.free = l
 		q.frees++
+	}
+}
+
+// Together starts more deliveries behind one that Next has returned with this lane: those
+// that wait in it, else others without a lane, in order, as long as take accepts them and
+// at most n. Those of a lane have all ended when Release was called for each.
+func (q *Queue[T]) Together(l *Lane[T], n int, take func(T) bool) (out []T) {
+	for len(out) < n {
+		var v T
+		if l != nil {
+			if l.wait.len() == 0 || !take(*l.wait.front()) {
+				break
+			}
+			v, _ = l.wait.pop()
+			l.more++
+		} else {
+			if q.ready.len() == 0 || q.ready.front().lane != nil || !take(q.ready.front().v) {
+				break
+			}
+			e, _ := q.ready.pop()
+			v = e.v
+		}
+		q.n--
+		out = append(out, v)
+	}
+	return out
+}
+
+// PutBack returns deliveries that Together has started to the front of their lane (nil:
+// to the end of the queue), in order: they have not ended, nor run.
+func (q *Queue[T]) PutBack(l *Lane[T], vs []T) {
+	q.n += len(vs)
+	if l == nil {
+		for _, v := range vs {
+			q.ready.push(entry[T]{v: v})
+		}
+		return
+	}
+	l.more -= len(vs)
+	for i := len(vs) - 1; i >= 0; i-- {
+		l.wait.unshift(vs[i])
 	}
 }
 
@@ -128,14 +174,30 @@ type deque[T any] struct {
 
 func (d *deque[T]) len() int { return d.n }
 
-func (d *deque[T]) push(v T) {
-	if d.n == len(d.buf) {
-		buf := make([]T, max(4, 2*len(d.buf)))
-		for i := range d.n {
-			buf[i] = d.buf[(d.head+i)&(len(d.buf)-1)]
-		}
-		d.buf, d.head = buf, 0
+// front is the next to be popped; the deque must not be empty.
+func (d *deque[T]) front() *T { return &d.buf[d.head] }
+
+func (d *deque[T]) unshift(v T) {
+	d.grow()
+	d.head = (d.head - 1) & (len(d.buf) - 1)
+	d.buf[d.head] = v
+	d.n++
+}
+
+// grow makes room for one more.
+func (d *deque[T]) grow() {
+	if d.n < len(d.buf) {
+		return
 	}
+	buf := make([]T, max(4, 2*len(d.buf)))
+	for i := range d.n {
+		buf[i] = d.buf[(d.head+i)&(len(d.buf)-1)]
+	}
+	d.buf, d.head = buf, 0
+}
+
+func (d *deque[T]) push(v T) {
+	d.grow()
 	d.buf[(d.head+d.n)&(len(d.buf)-1)] = v
 	d.n++
 }
