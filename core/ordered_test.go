@@ -408,3 +408,26 @@ func TestOrderedTheRestOfACallStaysBehind(t *testing.T) {
 		}
 	})
 }
+
+// A call that holds a new message in front of the one that blocks the key must not keep the
+// key blocked for ever: the one that has been sent once goes again, the new one follows.
+func TestOrderedTheBlockerGoesAheadOfWhatNeverWent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &below{onCall: failing(driver.Ambiguous)}
+		p := core.NewOrderedPublisher(b, core.OrderedOptions{})
+		defer closeOrdered(t, p)
+		_ = p.Publish(t.Context(), orders, keyed("2", "a"))
+		b.on(nil)
+		err := p.Publish(t.Context(), orders, keyed("1", "a"), keyed("2", "a"), keyed("3", "a"))
+		if got := driver.ResultAt(err, 0); !errors.Is(got, core.ErrKeyBlocked) {
+			t.Errorf("the new one: %v", got)
+		}
+		if got := driver.ResultAt(err, 1); got != nil {
+			t.Errorf("the one that blocks: %v", got)
+		}
+		if got := driver.ResultAt(err, 2); !errors.Is(got, core.ErrKeyBlocked) {
+			t.Errorf("the one behind both: %v", got) // the first comes before it
+		}
+	})
+}

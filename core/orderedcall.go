@@ -31,6 +31,7 @@ type orderedEntry struct {
 	msg Message
 
 	tried   bool  // admitted or refused; of the call's own goroutine
+	late    bool  // a message before it failed; guarded by lane.mu
 	settled bool  // it has its outcome; guarded by lane.mu
 	err     error // the outcome; guarded by lane.mu until call.done is closed
 }
@@ -134,11 +135,12 @@ func (c *orderedCall) has(l *orderedLane) bool {
 	return false
 }
 
-// leave ends what has no outcome.
+// leave ends what has no outcome, the last first: were the first of a key taken out first,
+// its lane could send the second before that is taken out as well.
 func (c *orderedCall) leave(cause error) {
 	now := time.Now()
 	for i := range c.entries {
-		if e := &c.entries[i]; e.lane != nil {
+		if e := &c.entries[len(c.entries)-1-i]; e.lane != nil {
 			e.lane.leave(e, cause, now)
 		}
 	}

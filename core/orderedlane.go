@@ -182,11 +182,11 @@ func (l *orderedLane) admitOf(c *orderedCall) (room <-chan struct{}) {
 // admit lets e wait, or refuses it. It returns false where that cannot be told yet. mu is
 // held.
 func (l *orderedLane) admit(e *orderedEntry) bool {
-	if b := e.before; b != nil && b.settled && b.err != nil {
+	if e.late = l.isLate(e); e.late && !l.blocks(e) {
 		// The key may have been resumed since: sent now, this one would overtake a message
 		// that stands before it in the same call.
 		e.settle(driver.Errorf(publishOp(e.call.to), driver.Transient,
-			"not sent: message %.80q of its key, before it in the call, failed: %w", b.ID, ErrKeyBlocked))
+			"not sent: a message of key %.80q before it in the call failed: %w", e.Key.key, ErrKeyBlocked))
 		return true
 	}
 	switch l.state.Admit(&e.laneItem) {
@@ -226,6 +226,19 @@ func (l *orderedLane) leave(e *orderedEntry, cause error, now time.Time) {
 	}
 	e.settle(driver.Errorf(op, class, "not sent: %w", cause))
 	l.changed()
+}
+
+// isLate reports whether a message of the key failed that stands before e in its call. mu is
+// held.
+func (l *orderedLane) isLate(e *orderedEntry) bool {
+	b := e.before
+	return b != nil && (b.late || b.settled && b.err != nil)
+}
+
+// blocks reports whether e is the message that blocks its key, published again. mu is held.
+func (l *orderedLane) blocks(e *orderedEntry) bool {
+	b := l.state.BlockOf(e.Key)
+	return b != nil && b.ID == e.ID
 }
 
 func (l *orderedLane) resume(k orderKey) bool {
