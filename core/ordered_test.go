@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -430,4 +431,35 @@ func TestOrderedTheBlockerGoesAheadOfWhatNeverWent(t *testing.T) {
 			t.Errorf("the one behind both: %v", got) // the first comes before it
 		}
 	})
+}
+
+// Whenever the call ends, what was sent of a key is what comes first in the call: no message
+// is out while one before it was taken out unsent.
+func TestOrderedACallThatEndsLeavesAPrefix(t *testing.T) {
+	t.Parallel()
+	for round := range 3000 {
+		b := &below{}
+		p := core.NewOrderedPublisher(b, core.OrderedOptions{Lanes: 1})
+		msgs := make([]*core.Message, 40)
+		for i := range msgs {
+			msgs[i] = keyed(fmt.Sprint(i), "a")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for range round % 50 {
+				runtime.Gosched()
+			}
+			cancel()
+		}()
+		err := p.Publish(ctx, orders, msgs...)
+		closeOrdered(t, p)
+		unsent := false
+		for i := range msgs {
+			result := driver.ResultAt(err, i)
+			if unsent && !errors.Is(result, core.ErrTransient) {
+				t.Fatalf("round %d: message %d ended with %v, one before it was not sent", round, i, result)
+			}
+			unsent = unsent || errors.Is(result, core.ErrTransient)
+		}
+	}
 }
