@@ -40,7 +40,7 @@ var (
 
 	// ErrAlreadySettled: the delivery was settled before; nothing was sent.
 	ErrAlreadySettled = errors.New("varal: delivery already settled")
-	// ErrKeyBlocked: an earlier message of this key is in the way.
+	// ErrKeyBlocked: an earlier message of this key is in the way; this one was not sent.
 	ErrKeyBlocked = errors.New("varal: key blocked by an earlier message")
 	// ErrRevoked is the cause of a handler's context that ended because its
 	// partition went to another member.

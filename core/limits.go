@@ -98,7 +98,7 @@ func (l *Limits) checkHeader(to Destination, h *Header) error {
 		return driver.Errorf(publishOp(to), driver.TooLarge, "header key of %d bytes; the limit is %d (Limits.HeaderKey)", len(h.Key), l.HeaderKey)
 	case len(h.Value) > l.HeaderValue:
 		return driver.Errorf(publishOp(to), driver.TooLarge, "header %q of %d bytes; the limit is %d (Limits.HeaderValue)", h.Key, len(h.Value), l.HeaderValue)
-	case reserved(h.Key):
+	case reserved(h.Key) && !sequenced(h):
 		return driver.Errorf(publishOp(to), driver.Permanent, "header %q: names that start with %q are varal's own; to publish a received message again use Delivery.Forward", h.Key, driver.HeaderPrefix)
 	}
 	for i := range len(h.Key) {
@@ -107,6 +107,16 @@ func (l *Limits) checkHeader(to Destination, h *Header) error {
 		}
 	}
 	return nil
+}
+
+// sequenced tells the one header of ours that comes to Client.Publish from outside: an
+// OrderedPublisher wrote it, maybe with other Publishers in between.
+func sequenced(h *Header) bool {
+	if h.Key != driver.HeaderSeq {
+		return false
+	}
+	_, ok := parseSequence(h.Value)
+	return ok
 }
 
 func isHeaderByte(c byte) bool {
