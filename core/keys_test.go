@@ -13,8 +13,8 @@ import (
 	"github.com/varal-go/varal/core/driver"
 )
 
-// keyed is order by key with two attempts, a second apart, and a dead letter.
-func keyed(after core.AfterTerminal) core.Layer {
+// orderThen is order by key with two attempts, a second apart, and a dead letter.
+func orderThen(after core.AfterTerminal) core.Layer {
 	return edit("p", func(p *core.Policy) {
 		p.Order, p.AfterTerminal, p.DeadLetter = core.ByKey, after, core.Queue("dlq")
 		p.SetRetry(core.RetryPolicy{Base: time.Second, Cap: time.Second, Jitter: core.NoJitter, Attempts: 2})
@@ -88,7 +88,7 @@ func TestHaltedKeyWaitsForAnOperator(t *testing.T) {
 			if st := s.Status(); st.InFlight != 0 || st.Keys != 0 || st.Totals.KeysSkipped != 1 {
 				t.Errorf("left: %+v", st)
 			}
-		}, keyed(core.HaltKey))
+		}, orderThen(core.HaltKey))
 		dead := f.sent("dlq")
 		if len(dead) != 1 || dead[0].ID != "a3" {
 			t.Fatalf("dead letters %v", dead)
@@ -124,7 +124,7 @@ func TestDrainWithAHaltedKey(t *testing.T) {
 			if err := s.ResumeKey("a"); !errors.Is(err, core.ErrNotFound) {
 				t.Errorf("resume after the end: %v", err)
 			}
-		}, keyed(core.HaltKey))
+		}, orderThen(core.HaltKey))
 		final, _ := f.settlements()
 		for _, st := range final {
 			if mode == driver.Each && st.Receipt.Seq != 3 || mode == driver.UpTo && st.Disposition == driver.Ack {
@@ -157,7 +157,7 @@ func TestDeadLetteredKeyTakesItsSuffixAlong(t *testing.T) {
 		time.Sleep(time.Hour)
 		f.push(msg("a8", "a"))
 		wantRuns(t, d, "after its time", "a8")
-	}, keyed(core.DeadLetterKey))
+	}, orderThen(core.DeadLetterKey))
 	var ids []string
 	for _, m := range f.sent("dlq") {
 		ids = append(ids, m.ID)
