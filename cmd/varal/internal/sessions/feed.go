@@ -120,7 +120,7 @@ func (r *round) openLane(ctx context.Context, lane, lanes int, all, start int64)
 		batch = batch[:0]
 		for now := r.now(); i < all && len(batch) < openBatch && due(i) <= now; i += int64(lanes) {
 			l := &r.check.lines[lane+lanes*(k%mine)]
-			l.handed++ // nobody else's while feeders run
+			l.handed++                                                                     // nobody else's while feeders run
 			batch = append(batch, ticket{uint32(lane + lanes*(k%mine)), l.handed, due(i)}) //nolint:gosec // within maxSessions
 			k++
 		}
