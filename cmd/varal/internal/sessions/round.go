@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,8 +109,19 @@ func (r *round) phase(ctx context.Context, name string, f feed) (stalled bool, e
 		})
 	}
 	err = r.await(ctx, name, failed)
-	cancel(err)
+	if err != nil {
+		cancel(err)
+	}
+	// All may have ended before the last Publish has its answer. Cancelled there, its
+	// feeder would not count the messages as handed over, and the next phase would use
+	// their numbers again.
 	wg.Wait()
+	cancel(nil)
+	select {
+	case ferr := <-failed:
+		err = cmp.Or(err, ferr)
+	default:
+	}
 	if errors.Is(err, errStalled) {
 		return true, nil
 	}
