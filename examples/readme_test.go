@@ -63,7 +63,6 @@ func TestReadmeCode(t *testing.T) {
 	program := `package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"

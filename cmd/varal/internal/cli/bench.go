@@ -81,7 +81,7 @@ func (s *session) benchSessions() *cobra.Command {
 	f.IntVar(&o.Payload, "payload", 100, "bytes of a body")
 	f.IntVar(&o.Partitions, "partitions", 12, "partitions of the queue")
 	f.IntVar(&o.Workers, "workers", 0, "handlers at once; 0 = one a session, at most 1024")
-	f.IntVar(&o.Prefetch, "prefetch", 0, "messages in flight; 0 = what the mailboxes hold (--open-loop: 16384)")
+	f.IntVar(&o.Prefetch, "prefetch", 0, "messages in flight; 0 = twice what the mailboxes hold (--open-loop: 16384)")
 	f.IntVar(&o.Rounds, "rounds", 1, "rounds to run, each a fresh queue; figures are medians (--peer: 5)")
 	f.BoolVar(&o.Peer, "peer", false, "alternate with the published system's shape")
 	f.Uint64Var(&o.Seed, "seed", 1, "decides which attempts fail")
@@ -92,11 +92,13 @@ func (s *session) benchSessions() *cobra.Command {
 
 // finishSessions fills what depends on other flags, and refuses what contradicts them.
 func finishSessions(o *sessions.Options, f *pflag.FlagSet, url, jitter string) error {
-	for name, open := range map[string]bool{"messages": false, "mailbox": false, "rate": true, "duration": true} {
-		switch {
-		case f.Changed(name) && open && !o.OpenLoop:
+	for _, name := range []string{"rate", "duration"} {
+		if f.Changed(name) && !o.OpenLoop {
 			return usage("--%s belongs to --open-loop, which is not given", name)
-		case f.Changed(name) && !open && o.OpenLoop:
+		}
+	}
+	for _, name := range []string{"messages", "mailbox"} {
+		if f.Changed(name) && o.OpenLoop {
 			return usage("--%s belongs to the closed loop: drop it, or --open-loop", name)
 		}
 	}

@@ -81,14 +81,28 @@ func BenchmarkClosed(b *testing.B) {
 			{core.HalfJitter, time.Millisecond},
 			{core.FullJitter, 5 * time.Millisecond},
 			{core.FullJitter, 4 * time.Millisecond},
+			{core.NoJitter, 0},
 		} {
-			b.Run(fmt.Sprintf("%s/jitter=%s/b=%v", broker, map[core.Jitter]string{core.HalfJitter: "half", core.FullJitter: "full"}[c.jitter], c.backoff), func(b *testing.B) {
-				measure(b, sessions.Options{
-					Broker: adapters.Config{URL: brokers[broker](b)}, Sessions: 10, Messages: 50_000, Mailbox: 16, Transient: 0.1,
-					Backoff: c.backoff, Jitter: c.jitter, Payload: 100, Partitions: 12, Rounds: 1, Peer: true, Seed: 1, Patience: 15 * time.Second,
-				})
+			b.Run(fmt.Sprintf("%s/jitter=%s/b=%v", broker, [...]string{"full", "half", "none"}[c.jitter], c.backoff), func(b *testing.B) {
+				o := closed(b, broker, 10, 50_000)
+				o.Jitter, o.Backoff = c.jitter, c.backoff
+				measure(b, o)
 			})
 		}
+	}
+}
+
+// BenchmarkMany is the same law with 1,000 sessions.
+func BenchmarkMany(b *testing.B) {
+	for _, broker := range names() {
+		b.Run(broker, func(b *testing.B) { measure(b, closed(b, broker, 1000, 500_000)) })
+	}
+}
+
+func closed(tb testing.TB, broker string, keys, messages int) sessions.Options {
+	return sessions.Options{
+		Broker: adapters.Config{URL: brokers[broker](tb)}, Sessions: keys, Messages: messages, Mailbox: 16, Transient: 0.1,
+		Backoff: 5 * time.Millisecond, Jitter: core.HalfJitter, Payload: 100, Partitions: 12, Rounds: 1, Peer: true, Seed: 1, Patience: 15 * time.Second,
 	}
 }
 

@@ -39,7 +39,7 @@ func TestClosedLoop(t *testing.T) {
 	if r.Rate <= 0 || r.Ratio <= 0 || r.P50 <= 0 || r.P50 > r.P99 || r.P99 > r.P999 || r.P999 > r.Max || r.Checked < 4*1100 {
 		t.Errorf("%+v", r)
 	}
-	if r.Mode != "closed" || r.Prefetch != 7*16 || r.Workers != 7 || len(r.All) != 4 {
+	if r.Mode != "closed" || r.Prefetch != 2*7*16 || r.Workers != 7 || len(r.All) != 4 {
 		t.Errorf("%+v", r)
 	}
 }

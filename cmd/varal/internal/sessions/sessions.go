@@ -45,8 +45,8 @@ type Options struct {
 	Partitions int
 	// Workers is the most handlers at once. 0 = one for each session, at most 1024.
 	Workers int
-	// Prefetch is the most messages in flight. 0 = what the mailboxes hold; with
-	// OpenLoop 16384.
+	// Prefetch is the most messages in flight. 0 = twice what the mailboxes hold, since
+	// what has ended and is not settled yet counts too; with OpenLoop 16384.
 	Prefetch int
 	// Rounds to run; figures are medians. At least 1.
 	Rounds int
@@ -166,7 +166,7 @@ func (o *Options) setDefaults() {
 	if o.Prefetch == 0 && o.OpenLoop {
 		o.Prefetch = 16 << 10
 	} else if o.Prefetch == 0 {
-		o.Prefetch = o.Sessions * o.Mailbox
+		o.Prefetch = min(2*o.Sessions*o.Mailbox, maxPrefetch)
 	}
 	if o.OpenLoop {
 		o.Mailbox = 0
@@ -183,6 +183,7 @@ func (o *Options) total() int64 {
 
 const (
 	maxSessions = 1_000_000
+	maxPrefetch = 1 << 24    // core takes no more
 	maxMessages = 20_000_000 // a round keeps some 20 bytes of each
 )
 
@@ -197,7 +198,7 @@ func (o *Options) Validate() error {
 		{"payload", o.Payload, MinPayload, 1 << 20},
 		{"partitions", o.Partitions, 1, 100_000},
 		{"workers", o.Workers, 0, 1 << 16},
-		{"prefetch", o.Prefetch, 0, 1 << 24},
+		{"prefetch", o.Prefetch, 0, maxPrefetch},
 		{"rounds", o.Rounds, 1, 1000},
 	}
 	if o.OpenLoop {
