@@ -42,7 +42,7 @@ type line struct {
 
 // The events of a log.
 const (
-	logStarted = iota
+	logStarted = iota + 1
 	logFailed
 	logEnded
 )
