@@ -1,12 +1,15 @@
 package examples_test
 
 import (
+	"bufio"
 	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/varal-go/varal/adapters"
 	"github.com/varal-go/varal/core"
@@ -135,7 +138,7 @@ func TestReadmeRefusal(t *testing.T) {
 func TestMainsAreShort(t *testing.T) {
 	t.Parallel()
 	mains, err := filepath.Glob("*/main.go")
-	if err != nil || len(mains) < 5 {
+	if err != nil || len(mains) < 7 {
 		t.Fatalf("%v, %v", mains, err)
 	}
 	list, err := os.ReadFile("README.md")
@@ -150,8 +153,45 @@ func TestMainsAreShort(t *testing.T) {
 		if n := strings.Count(string(b), "\n"); n > 80 {
 			t.Errorf("%s has %d lines, more than 80", m, n)
 		}
+		if !strings.Contains(string(b), "signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)") {
+			t.Errorf("%s does not end gracefully on SIGTERM, which is how a scheduler ends it", m)
+		}
 		if !strings.Contains(string(list), "("+m+")") {
 			t.Errorf("examples/README.md does not name %s", m)
 		}
+	}
+}
+
+// TestSIGTERM: it ends a lesson in the middle, in good order.
+func TestSIGTERM(t *testing.T) {
+	t.Parallel()
+	exe := filepath.Join(t.TempDir(), "hot-key")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", exe, "./07-hot-key")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, exe)
+	c.Env = append(os.Environ(), "VARAL_URL=")
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() { // the other tables are served: some 100 of the hot one's are left
+		t.Error("it printed nothing")
+	}
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	for lines.Scan() {
+		t.Errorf("it went on: %s", lines.Text())
+	}
+	if err := c.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/varal-go/varal/adapters"
@@ -22,8 +24,8 @@ func main() {
 }
 
 func run() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	if err := shift(ctx, "ack first", middleware.AckFirst()); err != nil {
 		return err
 	}
@@ -50,8 +52,7 @@ func shift(ctx context.Context, name string, layers ...core.Layer) error {
 	layers = append(layers, middleware.Concurrency(1), middleware.Prefetch(1), middleware.Drain(0))
 	sub := core.Subscription{From: tickets, Group: "kitchen"}
 	started, finished := map[string]int{}, 0
-
-	first, kill := context.WithCancel(ctx)
+	first, kill := context.WithTimeout(ctx, time.Minute)
 	defer kill()
 	err = client.Consume(first, sub, func(ctx context.Context, d *core.Delivery) error {
 		if started[string(d.Body)]++; string(d.Body) == "ticket 2" {

@@ -114,6 +114,24 @@ func misuse(t *testing.T, file string) [][]string {
 		{"describe", "--url", "memory:", "queue:a", "--partitions", "1000000000"},
 		{"describe", "--file", file, "--broker", "nope"},
 		{"version", "extra"},
+		{"bench", "sesions"},
+		{"bench", "sessions", "extra"},
+		{"bench", "sessions", "--nope"},
+		{"bench", "sessions", "--sessions", "0"},
+		{"bench", "sessions", "--messages", "9"},
+		{"bench", "sessions", "--messages", "many"},
+		{"bench", "sessions", "--transient", "1"},
+		{"bench", "sessions", "--backoff", "-1s"},
+		{"bench", "sessions", "--jitter", "none"},
+		{"bench", "sessions", "--payload", "1"},
+		{"bench", "sessions", "--partitions", "0"},
+		{"bench", "sessions", "--rate", "1000"},
+		{"bench", "sessions", "--open-loop", "--messages", "1000"},
+		{"bench", "sessions", "--open-loop", "--rate", "0"},
+		{"bench", "sessions", "--open-loop", "--duration", "1ms"},
+		{"bench", "sessions", "--open-loop", "--peer"},
+		{"bench", "sessions", "--url", "nats://u:" + canary + "@h"},
+		{"bench", "sessions", "--url", "kafka://u:" + canary + "@127.0.0.1:1"},
 	}
 }
 
@@ -176,7 +194,7 @@ func golden(t *testing.T, name, got string) {
 
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{}, {"help"}, {"demo", "--help"}, {"publish", "--help"}, {"consume", "--help"}, {"describe", "--help"}, {"version", "--help"}} {
+	for _, args := range [][]string{{}, {"help"}, {"demo", "--help"}, {"publish", "--help"}, {"consume", "--help"}, {"describe", "--help"}, {"version", "--help"}, {"bench"}, {"bench", "sessions", "--help"}} {
 		code, out, errs := run(t, "", args...)
 		if code != 0 || errs != "" || !strings.Contains(out, "Examples:") {
 			t.Errorf("%q: %d, %q, %q", args, code, out, errs)
