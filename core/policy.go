@@ -112,7 +112,7 @@ type Policy struct {
 	MaxInFlightBytes int64
 	// MaxPerKey is how many messages of one key may wait under ByKey; from there on its
 	// partition is asked for no more until half of them are done, and other partitions go
-	// on. 0 = a quarter of MaxInFlight.
+	// on. 0 = a quarter of MaxInFlight, once half of that is taken.
 	MaxPerKey int
 	// Concurrency is the most handlers at once. 0 = 16. MaxInFlight bounds it too, as
 	// Consumer.SetLimit last set it.

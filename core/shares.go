@@ -68,6 +68,9 @@ func (s *Consumer) crowd(a *assignment, l *lane) {
 	if l.Waiting() < s.keyShare() {
 		return
 	}
+	if records, _ := s.budget.InUse(); s.p.MaxPerKey == 0 && records < s.budget.MaxRecords/2 {
+		return // there is room for everybody
+	}
 	if _, known := s.crowded[l]; !known {
 		s.crowded[l] = a
 		a.crowded++

@@ -71,5 +71,5 @@ func run() error {
 	}
 	return client.Consume(ctx, core.Subscription{From: line, Group: "kitchen"}, cook,
 		middleware.SessionOrder(8), // the hot table takes one place of eight
-		middleware.Prefetch(512))   // room for its backlog beside the orders of the others
+		middleware.Prefetch(1024))  // room for its backlog beside the orders of the others
 }

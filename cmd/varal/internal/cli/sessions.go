@@ -89,7 +89,7 @@ func (s *session) runSessionsList(ctx context.Context, o *watching) error {
 		if err != nil {
 			return err
 		}
-		if err := s.printSessions(list, o); err != nil || !o.watch {
+		if err := s.printSessionKeys(list, o); err != nil || !o.watch {
 			return err
 		}
 		t := time.NewTimer(o.every)
@@ -171,7 +171,7 @@ func (s *session) actOnKey(ctx context.Context, o *watching, verb, key string) e
 	return err
 }
 
-func (s *session) printSessions(list []control.SubscriptionKeys, o *watching) error {
+func (s *session) printSessionKeys(list []control.SubscriptionKeys, o *watching) error {
 	if o.asJSON {
 		return s.printJSON(list)
 	}
