@@ -223,7 +223,7 @@ func (e *env) killed(dest driver.Destination, other *core.Consumer) {
 	e.drain(other)
 	l := newLedger()
 	cl := e.client()
-	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: "g", Start: e.sub(dest, "g").Start, Hold: time.Millisecond, Concurrency: 8, MaxInFlight: 64, ByKey: true})
+	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: e.group("g"), Start: e.sub(dest, "g").Start, Hold: time.Millisecond, Concurrency: 8, MaxInFlight: 64, ByKey: true})
 	e.eventually("the child's assignment", func() bool { return len(p.of("ready")) > 0 })
 	for range 20 {
 		e.publish(cl, l, dest, e.messages(40, 8)...)

@@ -57,7 +57,7 @@ func (e *env) brokerCount(cl *core.Client, dest driver.Destination, limit int64)
 	if adm == nil {
 		return
 	}
-	dest.Group = "g"
+	dest.Group = e.group("g")
 	for range 5 {
 		st, err := adm.Stats(e.within(e.h.Patience), driver.Resource{Destination: dest})
 		if err == nil && st.InFlight > limit && e.caps.Settle == driver.Each {

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kfake"
-
 	"github.com/varal-go/varal/adapters/kafka"
 	"github.com/varal-go/varal/adapters/rabbitmq"
 	"github.com/varal-go/varal/core/driver"
@@ -191,46 +189,6 @@ func wrongKafkaPassword(raw string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	return use(kafka.Open(ctx, c))
-}
-
-func TestKfake(t *testing.T) {
-	fake, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(fake.Close)
-	const session = 1500 * time.Millisecond
-	open := func(ctx context.Context, dial dialer) (driver.Driver, error) {
-		return kafka.Open(ctx, kafka.Config{Brokers: fake.ListenAddrs(), Dial: dial, SessionTimeout: session})
-	}
-	h := overTCP(t, open)
-	h.Name, h.Broker = "kafka", "kfake (franz-go)"
-	h.Session, h.Tolerance = session, 1500*time.Millisecond
-	h.Spawn = func(t testing.TB, job conformance.Job) *conformance.Process { return spawnKfake(t, open, job) }
-	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
-		return kafka.Open(ctx, kafka.Config{Brokers: []string{"127.0.0.1:1"}})
-	}
-	h.AllowNotExercised = onALog(map[string]string{"C53": "wrong passwords are tried on the real broker", "C54": "kfake keeps nothing over a restart"})
-	h.SecondTry = true
-	conformance.Run(t, h)
-}
-
-// spawnKfake runs a job in this process, on connections of its own that go dead with
-// it.
-func spawnKfake(t testing.TB, open opener, job conformance.Job) *conformance.Process {
-	own := faultnet.New()
-	d, err := open(context.Background(), own.DialContext)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeDriver(t, d); _ = own.Close() })
-	p := conformance.SpawnLocal(t, d, nil, 0, nil, job)
-	kill, freeze, thaw := p.Kill, p.Freeze, p.Thaw
-	p.Kill = func() { kill(); own.SetMode(faultnet.Refuse); own.Cut() }
-	p.Freeze = func() { freeze(); own.SetMode(faultnet.Silent); own.Stall(faultnet.Both, true) }
-	p.Thaw = func() { own.Heal(); thaw() }
-	t.Cleanup(own.Heal)
-	return p
 }
 
 func openRabbitMQ(ctx context.Context, dial dialer) (driver.Driver, error) {
