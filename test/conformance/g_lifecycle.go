@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,8 +52,13 @@ func c53(e *env) {
 	if e.h.BadCredentials == nil {
 		e.notExercised("Harness.BadCredentials is nil: the broker down was checked, a wrong password was not")
 	}
-	if err := e.h.BadCredentials(e); !errors.Is(err, core.ErrDenied) {
+	password := fmt.Sprintf("wrong-%x", e.rng.Uint64())
+	err = e.h.BadCredentials(e, password)
+	if !errors.Is(err, core.ErrDenied) {
 		e.Errorf("bad credentials gave %v; want class denied", err)
+	}
+	if err != nil && strings.Contains(err.Error(), password) {
+		e.Errorf("the error about bad credentials shows the password: %v", err)
 	}
 }
 

@@ -177,7 +177,10 @@ func kfakeHarness(t *testing.T) conformance.Harness {
 	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
 		return kafka.Open(ctx, kafka.Config{Brokers: []string{"127.0.0.1:1"}})
 	}
-	h.AllowNotExercised = onALog(map[string]string{"C53": "wrong passwords are tried on the real broker", "C54": "kfake keeps nothing over a restart"})
+	h.Restart = fake.restart
+	guarded := startKfake(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "varal", "right"))
+	h.BadCredentials = func(_ testing.TB, password string) error { return wrongKafkaPassword("kafka://"+guarded.addr, password) }
+	h.AllowNotExercised = onALog("queue", "topic", "stream", "keyed")
 	h.SecondTry = true
 	return h
 }
