@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/varal-go/varal/core"
@@ -230,7 +231,7 @@ func (e *env) killed(dest driver.Destination, other *core.Consumer) {
 	}
 	e.eventually("work in the child", func() bool { return len(p.of("done")) > 50 })
 	p.Kill()
-	time.Sleep(20 * time.Millisecond) // what its pipe still holds
+	p.gone()
 	// Its ends first: a visit with an end is a done one, and so may come again.
 	ends := map[string]time.Time{}
 	for _, ev := range p.of("done") {
@@ -297,30 +298,32 @@ func c46(e *env) {
 	e.start(e.client(), e.sub(dest, "g"), l.handler("one", nil), byKey(8))
 	cls := []*core.Client{e.client(), e.client()} // a publisher a key: order is within a publisher
 	var wg sync.WaitGroup
-	half, stop := make(chan struct{}), make(chan struct{})
-	var once sync.Once
+	stop := make(chan struct{})
+	var through [2]atomic.Int64 // batches confirmed whole, by publisher
+	both := func(more int64) func() bool {
+		from := [2]int64{through[0].Load(), through[1].Load()}
+		return func() bool { return through[0].Load() >= from[0]+more && through[1].Load() >= from[1]+more }
+	}
 	for p, cl := range cls {
 		wg.Go(func() {
-			for round := 0; ; round++ {
+			for {
 				select {
 				case <-stop:
 					return
 				default:
 				}
-				if round == 10 {
-					once.Do(func() { close(half) })
-				}
 				e.resend(cl, l, dest, e.key(p))
+				through[p].Add(1)
 			}
 		})
 	}
-	<-half
+	e.eventually("ten batches of both", both(10))
 	if e.h.Break != nil {
 		heal := e.h.Break(e)
-		time.Sleep(700 * time.Millisecond)
+		time.Sleep(700 * time.Millisecond) // the load of the case: shorter than a call's deadline, so calls under way live through it
 		heal()
 	}
-	time.Sleep(300 * time.Millisecond)
+	e.eventually("batches of both afterwards", both(3))
 	close(stop)
 	wg.Wait()
 	e.arrive(l)

@@ -67,7 +67,7 @@ func c57(e *env) {
 	to, dl := e.dlq()
 	l, lo := newLedger(), newLedger()
 	e.start(e.client(), e.sub(out, "g"), lo.handler("out", nil))
-	cl := e.client()
+	cl, tp := e.tapped()
 	begun, release := make(chan struct{}, 100), make(chan struct{})
 	h := func(ctx context.Context, d *core.Delivery) error {
 		begun <- struct{}{}
@@ -84,7 +84,7 @@ func c57(e *env) {
 		return nil
 	}
 	edits := []func(*core.Policy){workers(4), inFlight(20), retry(1, time.Millisecond), dead(to), func(p *core.Policy) { p.DrainTimeout = e.h.Patience }}
-	e.start(cl, e.sub(dest, "g"), l.handler("one", h), edits...)
+	s := e.start(cl, e.sub(dest, "g"), l.handler("one", h), edits...)
 	e.publish(e.client(), l, dest, e.messages(20, 20)...)
 	for range 4 {
 		<-begun
@@ -95,7 +95,8 @@ func c57(e *env) {
 		defer cancel()
 		closed <- cl.Close(ctx)
 	}()
-	time.Sleep(100 * time.Millisecond) // Close is under way; nothing new may start now
+	// Close is under way; nothing new may start now.
+	e.eventually("the end of receiving", func() bool { return s.Status().State != "running" && tp.idle() })
 	n := l.n()
 	close(release)
 	e.must(<-closed)

@@ -179,7 +179,9 @@ func kfakeHarness(t *testing.T) conformance.Harness {
 	}
 	h.Restart = fake.restart
 	guarded := startKfake(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "varal", "right"))
-	h.BadCredentials = func(_ testing.TB, password string) error { return wrongKafkaPassword("kafka://"+guarded.addr, password) }
+	h.BadCredentials = func(_ testing.TB, password string) error {
+		return wrongKafkaPassword("kafka://"+guarded.addr, password)
+	}
 	h.AllowNotExercised = onALog("queue", "topic", "stream", "keyed")
 	h.SecondTry = true
 	return h
