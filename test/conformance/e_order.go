@@ -298,33 +298,30 @@ func c46(e *env) {
 	e.start(e.client(), e.sub(dest, "g"), l.handler("one", nil), byKey(8))
 	cls := []*core.Client{e.client(), e.client()} // a publisher a key: order is within a publisher
 	var wg sync.WaitGroup
-	stop := make(chan struct{})
 	var through [2]atomic.Int64 // batches confirmed whole, by publisher
-	both := func(more int64) func() bool {
-		from := [2]int64{through[0].Load(), through[1].Load()}
-		return func() bool { return through[0].Load() >= from[0]+more && through[1].Load() >= from[1]+more }
-	}
+	healed := make(chan struct{})
+	heals := sync.OnceFunc(func() { close(healed) })
 	for p, cl := range cls {
 		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for left := 3; left > 0 && e.Context().Err() == nil; { // so many after the outage
 				e.resend(cl, l, dest, e.key(p))
 				through[p].Add(1)
+				select {
+				case <-healed:
+					left--
+				default:
+				}
 			}
 		})
 	}
-	e.eventually("ten batches of both", both(10))
+	e.Cleanup(func() { heals(); wg.Wait() })
+	e.eventually("ten batches of both", func() bool { return min(through[0].Load(), through[1].Load()) >= 10 })
 	if e.h.Break != nil {
 		heal := e.h.Break(e)
 		time.Sleep(700 * time.Millisecond) // the load of the case: shorter than a call's deadline, so calls under way live through it
 		heal()
 	}
-	e.eventually("batches of both afterwards", both(3))
-	close(stop)
+	heals()
 	wg.Wait()
 	e.arrive(l)
 	e.rest(l)
@@ -344,7 +341,7 @@ func (e *env) resend(cl *core.Client, l *ledger, dest driver.Destination, key st
 		l.expect(m)
 	}
 	deadline := time.Now().Add(e.h.Patience)
-	for len(msgs) > 0 {
+	for len(msgs) > 0 && e.Context().Err() == nil {
 		ctx, cancel := context.WithTimeout(e.Context(), 2*time.Second)
 		err := cl.Publish(ctx, dest, msgs...)
 		cancel()
