@@ -13,20 +13,23 @@ import (
 // in Config.
 type admin struct{ cl *client }
 
-func (a admin) reachable(op string) error {
+func (a admin) reachable(ctx context.Context, op string) error {
+	s := a.cl.broker.silent.Load()
 	switch {
 	case a.cl.closed.Load():
 		return driver.Errorf(op, driver.Closed, "the driver is closed")
 	case a.cl.broker.down.Load():
 		return errDown(op)
+	case s != nil:
+		return a.cl.swallow(ctx, s, op, func() {})
 	}
 	return nil
 }
 
 // Apply implements driver.Admin. A resource with a Group makes its destination too.
 // Everything is checked before anything is done.
-func (a admin) Apply(_ context.Context, wanted []driver.Resource, mode driver.Mode) ([]driver.Change, error) {
-	if err := a.reachable("apply"); err != nil {
+func (a admin) Apply(ctx context.Context, wanted []driver.Resource, mode driver.Mode) ([]driver.Change, error) {
+	if err := a.reachable(ctx, "apply"); err != nil {
 		return nil, err
 	}
 	if mode < driver.Create || mode > driver.Delete {
@@ -214,8 +217,11 @@ func (d *destination) removeGroup(op, name string) (bool, error) {
 }
 
 // lookup finds what a Resource names, and its group where it names one.
-func (a admin) lookup(verb string, of driver.Resource) (*destination, *group, error) {
+func (a admin) lookup(ctx context.Context, verb string, of driver.Resource) (*destination, *group, error) {
 	d, err := a.cl.reach(verb, of.Destination)
+	if s := a.cl.broker.silent.Load(); s != nil && err == nil {
+		err = a.cl.swallow(ctx, s, verb+" "+of.Destination.String(), func() {})
+	}
 	if err != nil || of.Group == "" {
 		return d, nil, err
 	}
@@ -227,9 +233,9 @@ func (a admin) lookup(verb string, of driver.Resource) (*destination, *group, er
 }
 
 // Seek implements driver.Admin.
-func (a admin) Seek(_ context.Context, of driver.Resource, to driver.Position) error {
+func (a admin) Seek(ctx context.Context, of driver.Resource, to driver.Position) error {
 	op := "seek " + of.Destination.String()
-	d, g, err := a.lookup("seek", of)
+	d, g, err := a.lookup(ctx, "seek", of)
 	switch {
 	case err != nil:
 		return err
@@ -250,7 +256,7 @@ func (a admin) Seek(_ context.Context, of driver.Resource, to driver.Position) e
 
 // Inspect implements driver.Admin.
 func (a admin) Inspect(ctx context.Context, need driver.Resource) ([]driver.Finding, error) {
-	if err := a.reachable("inspect"); err != nil {
+	if err := a.reachable(ctx, "inspect"); err != nil {
 		return nil, err
 	}
 	subject := need.Destination.String()

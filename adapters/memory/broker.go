@@ -14,6 +14,7 @@ type Broker struct {
 	base   time.Time // zero point of now
 	epochs atomic.Uint64
 	down   atomic.Bool
+	silent atomic.Pointer[silence] // nil = the broker answers
 
 	mu      sync.RWMutex // order: Broker, then destination, then group (a stream: group, then destination)
 	dests   map[place]*destination
@@ -64,18 +65,23 @@ func (b *Broker) SetDown(down bool) {
 	if b.down.Swap(down) == down {
 		return
 	}
-	// The flag is set before the consumers are woken: one that looked at it before now
-	// has since begun to wait (it looks and enlists under one lock), so it gets the poke.
-	b.eachGroup(func(g *group) {
-		for _, c := range g.members {
-			c.poke()
-		}
-	})
+	b.pokeAll()
 	kind := driver.Connected
 	if down {
 		kind = driver.Disconnected
 	}
 	b.notify(kind)
+}
+
+// pokeAll makes every consumer look at the broker's flags, which were set before: one
+// that looked earlier has since begun to wait (it looks and enlists under one lock),
+// so it gets the poke.
+func (b *Broker) pokeAll() {
+	b.eachGroup(func(g *group) {
+		for _, c := range g.members {
+			c.poke()
+		}
+	})
 }
 
 func (b *Broker) notify(kind driver.EventKind) {

@@ -93,14 +93,18 @@ func or[T comparable](v, otherwise T) T {
 // such as 2s), max_bytes, max_messages and max_stored (whole numbers), as in
 // "memory:?lease=2s&max_bytes=65536". A NAME stands for one broker shared by the
 // whole process, as long as the process lives; without one the broker is private. A
-// parameter that is unknown, repeated or unreadable is an error that names it.
+// parameter that is unknown, repeated or unreadable is an error that names it. A user
+// or password is Denied, since there is nobody to check it.
 func ParseURL(raw string) (Config, error) {
 	u, err := url.Parse(raw)
-	if err != nil || u.Scheme != "memory" {
-		return Config{}, badURL("%q is not of the form memory:NAME?lease=2s", raw)
+	if err != nil || u.Scheme != "memory" { // unquoted: it may hold a password
+		return Config{}, badURL("the URL is not of the form memory:NAME?lease=2s")
 	}
-	if u.User != nil || u.Fragment != "" {
-		return Config{}, badURL("a memory URL takes a name and parameters only")
+	if u.User != nil {
+		return Config{}, driver.Errorf("parse memory URL", driver.Denied, "the memory broker knows no user and no password: leave them out, write memory:NAME")
+	}
+	if u.Fragment != "" {
+		return Config{}, badURL("a memory URL takes a name and parameters only: leave out what follows the #")
 	}
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {

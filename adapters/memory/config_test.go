@@ -16,17 +16,29 @@ func TestParseURL(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for raw, names := range map[string]string{
+		"memory://u:secret@x/%zz":     "memory:NAME",
+		"memory:x#secret":             "#",
 		"memory:?leese=2s":            "leese",
 		"memory:?lease=soon":          "lease",
 		"memory:?lease=1s&lease=2s":   "lease",
 		"memory:x?max_bytes=lots":     "max_bytes",
 		"kafka://x":                   "memory:NAME",
-		"memory://user:secret@x":      "name",
 		"memory:?max_stored=1;lease=": "parameters",
 	} {
 		_, err := memory.ParseURL(raw)
 		if err == nil || !strings.Contains(err.Error(), names) || driver.ClassOf(err) != driver.Permanent || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want an error that names %s", raw, err, names)
+		}
+	}
+}
+
+func TestURLWithPasswordIsDenied(t *testing.T) {
+	t.Parallel()
+	for _, raw := range []string{"memory://user:secret@x", "memory://user:secret@", "memory://secret@x?lease=1s"} {
+		_, err := memory.ParseURL(raw)
+		wantClass(t, err, driver.Denied)
+		if strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "password") {
+			t.Errorf("%s: %v", raw, err)
 		}
 	}
 }

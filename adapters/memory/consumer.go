@@ -175,6 +175,10 @@ func (c *consumer) attempt(ctx context.Context, demand *driver.Demand, waited bo
 		g.handOver(g.src.advance(g.d.broker.now()))
 		return never, err
 	}
+	if s := g.d.broker.silent.Load(); s != nil {
+		g.enlist(c, false, never)
+		return s.since + int64(unheard), nil
+	}
 	now := time.Now()
 	w := want{
 		records: demand.Records, bytes: demand.Bytes, limit: demand.Limit, skip: demand.Paused,
@@ -208,12 +212,13 @@ func (c *consumer) check(ctx context.Context) error {
 		return ctx.Err()
 	case c.g.d.deleted.Load():
 		return driver.Errorf(c.op("receive"), driver.NotFound, "%s was deleted", c.sub.From)
-	case c.g.d.broker.down.Load():
+	case c.g.d.broker.lost():
+		err := c.g.d.broker.errLost(c.op("receive"))
 		if !c.away {
 			c.away = true
-			c.events = append(c.events, driver.Event{Kind: driver.Disconnected, Err: errDown(c.op("receive"))})
+			c.events = append(c.events, driver.Event{Kind: driver.Disconnected, Err: err})
 		}
-		return errDown(c.op("receive"))
+		return err
 	case c.away:
 		c.away = false
 		c.events = append(c.events, driver.Event{Kind: driver.Connected})
@@ -254,10 +259,17 @@ func (c *consumer) tell() {
 }
 
 // Settle implements driver.Consumer.
-func (c *consumer) Settle(_ context.Context, batch []driver.Settlement) error {
+func (c *consumer) Settle(ctx context.Context, batch []driver.Settlement) error {
 	if c.g.d.broker.down.Load() {
 		return errDown(c.op("settle"))
 	}
+	if s := c.g.d.broker.silent.Load(); s != nil {
+		return c.client.swallow(ctx, s, c.op("settle"), func() { _ = c.settle(batch) })
+	}
+	return c.settle(batch)
+}
+
+func (c *consumer) settle(batch []driver.Settlement) error {
 	g := c.g
 	g.mu.Lock()
 	defer g.mu.Unlock()

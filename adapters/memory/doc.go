@@ -50,6 +50,11 @@
 // Whoever lets a lease end there is taken for dead: its partitions go to the others at
 // once (Revoke with an ended context), and it is a member again with its next Receive.
 //
+// # Faults
+//
+// Tests break a Broker with SetDown (every call fails at once), SetSilent (no call is
+// answered), Restart and Evict (a client was killed or frozen).
+//
 // # Gaps
 //
 // A consumer that is abandoned without Close keeps its partitions: there is no

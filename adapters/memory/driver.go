@@ -15,7 +15,8 @@ type client struct {
 	cfg    Config
 	broker *Broker
 
-	closed    atomic.Bool // set under mu
+	closed    atomic.Bool   // set under mu
+	gone      chan struct{} // closed by the first Close
 	mu        sync.Mutex
 	consumers map[*consumer]struct{}
 }
@@ -27,7 +28,7 @@ func Open(_ context.Context, c Config) (driver.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	cl := &client{cfg: c, broker: c.Broker, consumers: map[*consumer]struct{}{}}
+	cl := &client{cfg: c, broker: c.Broker, gone: make(chan struct{}), consumers: map[*consumer]struct{}{}}
 	cl.broker.mu.Lock()
 	cl.broker.drivers[cl] = struct{}{}
 	cl.broker.mu.Unlock()
@@ -80,6 +81,9 @@ func (cl *client) Subscribe(ctx context.Context, sub driver.Subscription) (drive
 	op := "subscribe " + sub.From.String()
 	if err := ctx.Err(); err != nil {
 		return nil, driver.Errorf(op, driver.Transient, "nothing was done: %w", err)
+	}
+	if s := cl.broker.silent.Load(); s != nil {
+		return nil, cl.swallow(ctx, s, op, func() {})
 	}
 	for {
 		g, err := d.groupFor(op, sub)
@@ -156,7 +160,9 @@ func (cl *client) Admin() driver.Admin { return admin{cl} }
 // Close implements driver.Driver: it closes the consumers.
 func (cl *client) Close(ctx context.Context) error {
 	cl.mu.Lock()
-	cl.closed.Store(true)
+	if !cl.closed.Swap(true) {
+		close(cl.gone)
+	}
 	all := make([]*consumer, 0, len(cl.consumers))
 	for c := range cl.consumers {
 		all = append(all, c)

@@ -19,6 +19,13 @@ func (cl *client) Publish(ctx context.Context, to driver.Destination, batch []*d
 	if to.Group != "" && to.Shape == driver.Stream {
 		return driver.Errorf("publish "+to.String(), driver.Unsupported, "Destination.Group: a stream has one log for all groups")
 	}
+	if s := cl.broker.silent.Load(); s != nil {
+		return cl.swallow(ctx, s, "publish "+to.String(), func() { _ = cl.store(d, to, batch) })
+	}
+	return cl.store(d, to, batch)
+}
+
+func (cl *client) store(d *destination, to driver.Destination, batch []*driver.Message) (err error) {
 	p := parcel{to: to, d: d, now: d.broker.now()}
 	p.pack(batch, cl.cfg.MaxBytes)
 	if len(p.msgs) == 0 {

@@ -10,8 +10,8 @@ import (
 // Stats implements driver.Admin. Of a queue or topic, Lag is what is ready or in flight;
 // a topic without Group is the sum of its groups. Of a stream without Group, Ready is what
 // is kept and Lag and InFlight are -1.
-func (a admin) Stats(_ context.Context, of driver.Resource) (driver.Stats, error) {
-	d, g, err := a.lookup("stats", of)
+func (a admin) Stats(ctx context.Context, of driver.Resource) (driver.Stats, error) {
+	d, g, err := a.lookup(ctx, "stats", of)
 	if err != nil {
 		return driver.Stats{}, err
 	}

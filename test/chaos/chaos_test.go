@@ -187,21 +187,20 @@ func TestAimMissed(t *testing.T) {
 	t.Parallel()
 	l, ctx := newLab(t)
 	p := start(t, l, chaos.Spec{Name: "w1", Body: "handle"})
-	aimed := make(chan error, 1)
-	go func() { aimed <- l.Aim(ctx, chaos.Aim{ID: "a.1", Hold: 300 * time.Millisecond}) }()
+	aimed, taken := make(chan error, 1), make(chan struct{})
+	go func() {
+		// Hold is what the release has to be quicker than.
+		aimed <- l.Aim(ctx, chaos.Aim{ID: "a.1", Hold: 2 * time.Second, Taken: func(history.Event) { close(taken) }})
+	}()
 	send(t, p, "deliver", "a.1")
-	time.Sleep(50 * time.Millisecond) // so that the aim sees it alive
-	send(t, p, "release", "a.1")
 	select {
+	case <-taken:
 	case err := <-aimed:
-		if !errors.Is(err, chaos.ErrMissed) {
-			t.Errorf("%v", err)
-		}
-	case <-time.After(2 * time.Second): // it was over before the aim looked: it waits for another
-		send(t, p, "deliver", "a.1")
-		if err := <-aimed; err != nil {
-			t.Error(err)
-		}
+		t.Fatalf("the aim was not taken: %v", err)
+	}
+	send(t, p, "release", "a.1")
+	if err := <-aimed; !errors.Is(err, chaos.ErrMissed) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -115,6 +115,8 @@ type Aim struct {
 	ID   string        // of this message; "" = any
 	Proc string        // at this process; "" = any
 	Hold time.Duration // how long the handler must have held; at least 100 ms and 3 × the settle interval. 0 = 100 ms
+	// Taken is told of the event when Hold begins. May be nil.
+	Taken func(history.Event)
 	// Do is the fault, for example (*Proc).Kill. nil = Kill.
 	Do func(*Proc) error
 }
@@ -144,6 +146,9 @@ func (l *Lab) Aim(ctx context.Context, a Aim) error {
 	}
 	if p == nil {
 		return fmt.Errorf("chaos: %s of %s is an event of the lab itself: there is no process to hit", e.Op, e.ID)
+	}
+	if a.Taken != nil {
+		a.Taken(e)
 	}
 	hold := time.NewTimer(a.Hold)
 	defer hold.Stop()

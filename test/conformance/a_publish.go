@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/varal-go/varal/core"
@@ -382,7 +383,22 @@ func c10(e *env) {
 	e.publish(cl, l, dest, e.message(""))
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	for range 4 {
+	var ended [4]atomic.Int64 // publishes, by publisher
+	rounds := func(n int64) func() bool {
+		var from [len(ended)]int64
+		for i := range from {
+			from[i] = ended[i].Load()
+		}
+		return func() bool {
+			for i := range from {
+				if ended[i].Load() < from[i]+n {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	for i := range ended {
 		wg.Go(func() {
 			for {
 				select {
@@ -393,19 +409,23 @@ func c10(e *env) {
 				const limit = time.Second
 				start := time.Now()
 				_ = e.try(limit, cl, l, dest, e.message(""))
+				ended[i].Add(1)
 				if over := time.Since(start) - limit; over > 500*time.Millisecond+e.h.Tolerance {
 					e.Errorf("a publish in the outage ended %v after its deadline", over)
 				}
 			}
 		})
 	}
-	time.Sleep(200 * time.Millisecond)
+	end := sync.OnceFunc(func() { close(stop); wg.Wait() })
+	e.Cleanup(end)
+	e.eventually("publishes of everyone", rounds(5))
 	heal := e.h.Break(e)
-	time.Sleep(2500 * time.Millisecond)
+	if !e.holds(e.h.Patience, rounds(3)) { // the first of them may have begun before
+		e.Errorf("not every publisher had publishes that began and ended in the outage within %v", e.h.Patience)
+	}
 	heal()
 	e.eventually("a publish after the outage", func() bool { return e.try(2*time.Second, cl, l, dest, e.message("")) == nil })
-	close(stop)
-	wg.Wait()
+	end()
 	e.start(e.client(), e.sub(dest, "g"), l.handler("one", nil))
 	e.arrive(l)
 	e.rest(l)

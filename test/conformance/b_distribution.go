@@ -162,7 +162,7 @@ func c16refused(e *env) {
 	e.requireRefused(driver.NeedPosition)
 	sub := e.sub(e.dest("g"), "g-new")
 	if e.on.shape == driver.Queue {
-		sub.Group = "g"
+		sub.Group = e.group("g")
 	}
 	sub.Start = core.Position{Kind: core.At, Offset: 1}
 	_, err := e.client().Start(e.within(e.h.Patience), sub, func(context.Context, *core.Delivery) error { return nil }, policy())
@@ -175,7 +175,7 @@ func (e *env) ofQueue() {
 	dest, l := e.dest("g"), newLedger()
 	cl := e.client()
 	e.publish(cl, newLedger(), dest, e.messages(6, 6)...)
-	sub := core.Subscription{From: dest, Group: "g", Start: core.Position{Kind: core.Latest}}
+	sub := core.Subscription{From: dest, Group: e.group("g"), Start: core.Position{Kind: core.Latest}}
 	s := e.start(cl, sub, l.handler("latest", nil))
 	e.assigned(s)
 	e.rest(l)
@@ -184,7 +184,7 @@ func (e *env) ofQueue() {
 	e.sameIDs("latest", l, msgs)
 	e.drain(s)
 	if adm := cl.Admin(); adm != nil {
-		e.mustSeek(adm, dest.ForGroup("g"), core.Position{Kind: core.Earliest})
+		e.mustSeek(adm, dest.ForGroup(e.group("g")), core.Position{Kind: core.Earliest})
 		again := newLedger()
 		e.start(cl, sub, again.handler("again", nil))
 		e.eventually("all 10 messages again", func() bool { return again.n() >= 10 })
@@ -211,7 +211,7 @@ func c16(e *env) {
 		e.ofQueue()
 		return
 	}
-	dest := e.h.Destination(e, e.on.shape, 1)
+	dest := e.destOf(e.on.shape, 1)
 	cl := e.client()
 	all := newLedger()
 	first := e.messages(10, 3)
@@ -223,9 +223,7 @@ func c16(e *env) {
 	e.assigned(s)
 	// Where a client looks its position up on the way: the first fetch has begun.
 	e.rest(ll)
-	time.Sleep(50 * time.Millisecond)
-	since := time.Now()
-	time.Sleep(50 * time.Millisecond)
+	since := between()
 	second := e.messages(7, 3)
 	e.publish(cl, all, dest, second...)
 	everything := slices.Concat(first, second)
@@ -235,10 +233,20 @@ func c16(e *env) {
 	e.sameIDs("latest", ll, second)
 }
 
+// between returns a time with a margin before and after it. Nothing is waited for: what
+// is published before and after carries the broker's clock, which may be a little off
+// ours and counts milliseconds.
+func between() time.Time {
+	const margin = 50 * time.Millisecond
+	time.Sleep(margin)
+	defer time.Sleep(margin)
+	return time.Now()
+}
+
 // starts reads with a new group from a position and compares with what must come.
 func (e *env) starts(cl *core.Client, dest driver.Destination, group string, at core.Position, want []*core.Message) []visit {
 	l := newLedger()
-	sub := core.Subscription{From: dest, Group: group, Start: at}
+	sub := core.Subscription{From: dest, Group: e.group(group), Start: at}
 	s := e.start(cl, sub, l.handler(group, nil), workers(1))
 	e.sameIDs(group, l, want)
 	e.drain(s)
@@ -270,7 +278,7 @@ func c17refused(e *env) {
 		return
 	}
 	dest := e.dest("g")
-	dest.Group = "g"
+	dest.Group = e.group("g")
 	err := adm.Seek(e.within(e.h.Patience), driver.Resource{Destination: dest}, driver.Position{Kind: driver.Earliest})
 	if !errors.Is(err, core.ErrUnsupported) {
 		e.Errorf("Seek where positions do not exist ended with %v; want class unsupported", err)
@@ -282,7 +290,7 @@ func c17(e *env) {
 		e.ofQueue()
 		return
 	}
-	dest := e.h.Destination(e, e.on.shape, 1)
+	dest := e.destOf(e.on.shape, 1)
 	cl := e.client()
 	live := newLedger()
 	msgs := e.messages(20, 3)
@@ -290,9 +298,7 @@ func c17(e *env) {
 	sub := e.sub(dest, "live")
 	s := e.start(cl, sub, live.handler("live", nil), workers(1))
 	e.arrive(live)
-	time.Sleep(50 * time.Millisecond)
-	since := time.Now()
-	time.Sleep(50 * time.Millisecond)
+	since := between()
 	e.publish(cl, live, dest, msgs[10:]...)
 	e.exactly(live)
 	vs := live.all()
@@ -315,6 +321,6 @@ func (e *env) seek(cl *core.Client, dest driver.Destination, vs []visit, msgs []
 	if adm == nil {
 		return
 	}
-	e.mustSeek(adm, dest.ForGroup("replay"), core.Position{Kind: core.At, Partition: vs[15].part, Offset: vs[15].offset})
+	e.mustSeek(adm, dest.ForGroup(e.group("replay")), core.Position{Kind: core.At, Partition: vs[15].part, Offset: vs[15].offset})
 	e.starts(cl, dest, "replay", core.Position{}, msgs[15:])
 }

@@ -74,7 +74,7 @@ func c28(e *env) {
 	m := e.message(e.key(1))
 	e.publish(cl, l, dest, m)
 	const long = 300 * time.Millisecond
-	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: "g", Start: e.sub(dest, "g").Start, Hold: long, Concurrency: 1, MaxInFlight: 64})
+	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: e.group("g"), Start: e.sub(dest, "g").Start, Hold: long, Concurrency: 1, MaxInFlight: 64})
 	if p.Freeze == nil {
 		e.notExercised("Process.Freeze is nil: this system freezes no process")
 	}

@@ -48,7 +48,7 @@ func c34(e *env) {
 		place = strconv.FormatInt(src.offset, 10)
 	}
 	for key, want := range map[string]string{
-		"trace": "00-4bf92f", "empty": "", driver.HeaderSource: dest.Shape.String() + " " + dest.Name, driver.HeaderSourceGroup: "g",
+		"trace": "00-4bf92f", "empty": "", driver.HeaderSource: dest.Shape.String() + " " + dest.Name, driver.HeaderSourceGroup: e.group("g"),
 		driver.HeaderSourcePart: src.part, driver.HeaderSourceOffset: place, driver.HeaderAttempts: "3",
 		driver.HeaderFailureReason: "exhausted", driver.HeaderErrorClass: "denied",
 	} {

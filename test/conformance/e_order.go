@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/varal-go/varal/core"
@@ -223,14 +224,14 @@ func (e *env) killed(dest driver.Destination, other *core.Consumer) {
 	e.drain(other)
 	l := newLedger()
 	cl := e.client()
-	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: "g", Start: e.sub(dest, "g").Start, Hold: time.Millisecond, Concurrency: 8, MaxInFlight: 64, ByKey: true})
+	p := e.h.Spawn(e, Job{Role: "consume", On: dest, Group: e.group("g"), Start: e.sub(dest, "g").Start, Hold: time.Millisecond, Concurrency: 8, MaxInFlight: 64, ByKey: true})
 	e.eventually("the child's assignment", func() bool { return len(p.of("ready")) > 0 })
 	for range 20 {
 		e.publish(cl, l, dest, e.messages(40, 8)...)
 	}
 	e.eventually("work in the child", func() bool { return len(p.of("done")) > 50 })
 	p.Kill()
-	time.Sleep(20 * time.Millisecond) // what its pipe still holds
+	p.gone()
 	// Its ends first: a visit with an end is a done one, and so may come again.
 	ends := map[string]time.Time{}
 	for _, ev := range p.of("done") {
@@ -297,31 +298,30 @@ func c46(e *env) {
 	e.start(e.client(), e.sub(dest, "g"), l.handler("one", nil), byKey(8))
 	cls := []*core.Client{e.client(), e.client()} // a publisher a key: order is within a publisher
 	var wg sync.WaitGroup
-	half, stop := make(chan struct{}), make(chan struct{})
-	var once sync.Once
+	var through [2]atomic.Int64 // batches confirmed whole, by publisher
+	healed := make(chan struct{})
+	heals := sync.OnceFunc(func() { close(healed) })
 	for p, cl := range cls {
 		wg.Go(func() {
-			for round := 0; ; round++ {
+			for left := 3; left > 0 && e.Context().Err() == nil; { // so many after the outage
+				e.resend(cl, l, dest, e.key(p))
+				through[p].Add(1)
 				select {
-				case <-stop:
-					return
+				case <-healed:
+					left--
 				default:
 				}
-				if round == 10 {
-					once.Do(func() { close(half) })
-				}
-				e.resend(cl, l, dest, e.key(p))
 			}
 		})
 	}
-	<-half
+	e.Cleanup(func() { heals(); wg.Wait() })
+	e.eventually("ten batches of both", func() bool { return min(through[0].Load(), through[1].Load()) >= 10 })
 	if e.h.Break != nil {
 		heal := e.h.Break(e)
-		time.Sleep(700 * time.Millisecond)
+		time.Sleep(700 * time.Millisecond) // the load of the case: shorter than a call's deadline, so calls under way live through it
 		heal()
 	}
-	time.Sleep(300 * time.Millisecond)
-	close(stop)
+	heals()
 	wg.Wait()
 	e.arrive(l)
 	e.rest(l)
@@ -341,7 +341,7 @@ func (e *env) resend(cl *core.Client, l *ledger, dest driver.Destination, key st
 		l.expect(m)
 	}
 	deadline := time.Now().Add(e.h.Patience)
-	for len(msgs) > 0 {
+	for len(msgs) > 0 && e.Context().Err() == nil {
 		ctx, cancel := context.WithTimeout(e.Context(), 2*time.Second)
 		err := cl.Publish(ctx, dest, msgs...)
 		cancel()

@@ -70,7 +70,7 @@ func (e *env) shapeRefused() {
 	name := driver.Destination{Shape: e.on.shape, Name: "conformance-refused", Partitions: e.on.partitions}
 	cl := e.client()
 	ctx := e.within(e.h.Patience)
-	_, err := cl.Start(ctx, core.Subscription{From: name, Group: "g"}, func(context.Context, *core.Delivery) error { return nil }, policy())
+	_, err := cl.Start(ctx, core.Subscription{From: name, Group: e.group("g")}, func(context.Context, *core.Delivery) error { return nil }, policy())
 	e.refusedBy("Start", err, e.on.shape.String())
 	e.refusedBy("Publish", cl.Publish(ctx, name, &core.Message{Body: []byte("x")}), e.on.shape.String())
 	e.end(Refused, "this broker has no "+e.on.name)
@@ -156,20 +156,35 @@ func (e *env) close(cl *core.Client) {
 }
 
 func (e *env) dest(groups ...string) driver.Destination {
-	return e.h.Destination(e, e.on.shape, e.on.partitions, groups...)
+	return e.destOf(e.on.shape, e.on.partitions, groups...)
+}
+
+func (e *env) destOf(shape driver.Shape, partitions int, groups ...string) driver.Destination {
+	own := make([]string, len(groups))
+	for i, g := range groups {
+		own[i] = e.group(g)
+	}
+	return e.h.Destination(e, shape, partitions, own...)
+}
+
+// group returns the name of a group that only this case has. A broker may give one
+// group's partitions out in one go, whatever topic they are of: a member that another
+// case has frozen would hold up the consumers of this one.
+func (e *env) group(name string) string {
+	return fmt.Sprintf("%s-%s-%s-%x", name, strings.ToLower(e.c.ID), e.on.name, e.seed&0xffffffff)
 }
 
 // dlq makes a plain queue for what cannot be handled (a stream where there are no
 // queues), and a ledger of what arrives there.
 func (e *env) dlq() (driver.Destination, *ledger) {
-	d := e.h.Destination(e, driver.Queue, 0, "dlq")
+	d := e.destOf(driver.Queue, 0, "dlq")
 	l := newLedger()
-	e.start(e.client(), core.Subscription{From: d, Group: "dlq"}, l.handler("dlq", nil))
+	e.start(e.client(), core.Subscription{From: d, Group: e.group("dlq")}, l.handler("dlq", nil))
 	return d, l
 }
 
 func (e *env) sub(from driver.Destination, group string) core.Subscription {
-	s := core.Subscription{From: from, Group: group}
+	s := core.Subscription{From: from, Group: e.group(group)}
 	if from.Shape == driver.Stream {
 		s.Start.Kind = core.Earliest // what was published before the group's first consumer counts
 	}

@@ -57,7 +57,7 @@ func (e *env) brokerCount(cl *core.Client, dest driver.Destination, limit int64)
 	if adm == nil {
 		return
 	}
-	dest.Group = "g"
+	dest.Group = e.group("g")
 	for range 5 {
 		st, err := adm.Stats(e.within(e.h.Patience), driver.Resource{Destination: dest})
 		if err == nil && st.InFlight > limit && e.caps.Settle == driver.Each {
@@ -231,7 +231,7 @@ func c50(e *env) {
 	e.eventually("8 deliveries", func() bool { return l.running() == 8 })
 	s.Pause()
 	_, opened := tp.count()
-	time.Sleep(500*time.Millisecond + e.h.Tolerance/2) // a call under way may still return
+	e.eventually("the end of the Receive that was under way", tp.idle)
 	e.publish(pub, l, dest, e.messages(40, 8)...)
 	close(release) // what is in flight ends
 	e.eventually("work in flight to end", func() bool { return l.running() == 0 })

@@ -20,14 +20,14 @@ func faultCases() []Case {
 
 // throughFault publishes and consumes while fault happens; all that was confirmed must
 // arrive, and nothing that failed.
-func (e *env) throughFault(name string, fault func(s *core.Consumer, tp *tap)) {
+func (e *env) throughFault(name string, fault func(s *core.Consumer, tp *tap, handled func() int)) {
 	dest, l := e.dest("g"), newLedger()
 	cl, tp := e.tapped()
 	s := e.start(cl, e.sub(dest, "g"), l.handler("one", nil), workers(4))
 	e.assigned(s)
 	pub, stop := e.traffic(l, dest)
 	e.eventually("traffic", func() bool { return l.n() > 30 })
-	fault(s, tp)
+	fault(s, tp, l.n)
 	healed := time.Now()
 	e.eventually(name+": a publish afterwards", func() bool { return e.try(2*time.Second, pub, l, dest, e.message(e.key(1))) == nil })
 	n := l.n()
@@ -62,10 +62,11 @@ func c54(e *env) {
 	if e.h.Restart == nil {
 		e.notExercised("Harness.Restart is nil")
 	}
-	e.throughFault("restart", func(s *core.Consumer, _ *tap) {
+	e.throughFault("restart", func(s *core.Consumer, _ *tap, handled func() int) {
 		e.meet.do(func() { e.h.Restart(e) })
 		e.eventually("the consumer after the first restart", func() bool { return len(s.Status().Partitions) > 0 })
-		time.Sleep(500 * time.Millisecond)
+		n := handled()
+		e.eventually("deliveries between the restarts", func() bool { return handled() > n+10 })
 		e.meet.do(func() { e.h.Restart(e) })
 	})
 }
@@ -74,13 +75,13 @@ func c55(e *env) {
 	if e.h.Break == nil {
 		e.notExercised("Harness.Break is nil: no connection to cut")
 	}
-	e.throughFault("cut", func(s *core.Consumer, tp *tap) {
+	e.throughFault("cut", func(_ *core.Consumer, tp *tap, _ func() int) {
 		e.noticed("cut", e.h.Break, tp)
 	})
 	if e.h.HalfOpen == nil {
 		e.notExercised("Harness.HalfOpen is nil: a cut was checked, a half-open connection was not")
 	}
-	e.throughFault("half-open", func(s *core.Consumer, tp *tap) {
+	e.throughFault("half-open", func(_ *core.Consumer, tp *tap, _ func() int) {
 		e.noticed("half-open", e.h.HalfOpen, tp)
 	})
 }
@@ -95,7 +96,7 @@ func (e *env) noticed(what string, fault func(testing.TB) func(), tp *tap) {
 	if !e.holds(max(e.h.Notice, e.h.Cut), saw) {
 		e.Errorf("%s: the consumer noticed nothing within %v", what, time.Since(began))
 	}
-	time.Sleep(time.Until(began.Add(e.h.Cut)))
+	time.Sleep(time.Until(began.Add(e.h.Cut))) // the load of the case: an outage of this length
 	e.meet.do(func() { e.meet.heal() })
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,8 +52,13 @@ func c53(e *env) {
 	if e.h.BadCredentials == nil {
 		e.notExercised("Harness.BadCredentials is nil: the broker down was checked, a wrong password was not")
 	}
-	if err := e.h.BadCredentials(e); !errors.Is(err, core.ErrDenied) {
+	password := fmt.Sprintf("wrong-%x", e.rng.Uint64())
+	err = e.h.BadCredentials(e, password)
+	if !errors.Is(err, core.ErrDenied) {
 		e.Errorf("bad credentials gave %v; want class denied", err)
+	}
+	if err != nil && strings.Contains(err.Error(), password) {
+		e.Errorf("the error about bad credentials shows the password: %v", err)
 	}
 }
 
@@ -61,7 +67,7 @@ func c57(e *env) {
 	to, dl := e.dlq()
 	l, lo := newLedger(), newLedger()
 	e.start(e.client(), e.sub(out, "g"), lo.handler("out", nil))
-	cl := e.client()
+	cl, tp := e.tapped()
 	begun, release := make(chan struct{}, 100), make(chan struct{})
 	h := func(ctx context.Context, d *core.Delivery) error {
 		begun <- struct{}{}
@@ -78,7 +84,7 @@ func c57(e *env) {
 		return nil
 	}
 	edits := []func(*core.Policy){workers(4), inFlight(20), retry(1, time.Millisecond), dead(to), func(p *core.Policy) { p.DrainTimeout = e.h.Patience }}
-	e.start(cl, e.sub(dest, "g"), l.handler("one", h), edits...)
+	s := e.start(cl, e.sub(dest, "g"), l.handler("one", h), edits...)
 	e.publish(e.client(), l, dest, e.messages(20, 20)...)
 	for range 4 {
 		<-begun
@@ -89,7 +95,8 @@ func c57(e *env) {
 		defer cancel()
 		closed <- cl.Close(ctx)
 	}()
-	time.Sleep(100 * time.Millisecond) // Close is under way; nothing new may start now
+	// Close is under way; nothing new may start now.
+	e.eventually("the end of receiving", func() bool { return s.Status().State != "running" && tp.idle() })
 	n := l.n()
 	close(release)
 	e.must(<-closed)

@@ -43,9 +43,10 @@ type Harness struct {
 	// OpenDown opens a driver on an address where no broker answers. It returns what
 	// Open of the adapter returned.
 	OpenDown func(ctx context.Context) (driver.Driver, error)
-	// BadCredentials opens a driver with a wrong password and uses it once; the error
-	// of either is the result.
-	BadCredentials func(t testing.TB) error
+	// BadCredentials opens a driver with the password it is given, which is wrong, and
+	// uses it once; the error of either is the result. Where nobody checks a password, the
+	// adapter must refuse to be given one.
+	BadCredentials func(t testing.TB, password string) error
 
 	// Lease is how long a delivery is ours without extending it; 0 = no lease per
 	// message.
@@ -76,8 +77,8 @@ type Harness struct {
 	// the second try passes, both are printed and the card marks the case as unsteady.
 	SecondTry bool
 
-	// AllowNotExercised: case id → reason. nil allows every case to be not exercised;
-	// otherwise one that is not listed fails.
+	// AllowNotExercised: case id, or id and shape as in "C30/stream" → reason. nil allows
+	// every case to be not exercised; otherwise one that is not listed fails.
 	AllowNotExercised map[string]string
 }
 

@@ -25,11 +25,7 @@ func SpawnLocal(t testing.TB, d driver.Driver, wrap func(driver.Driver) driver.D
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = Work(ctx, inside, job, func(e Event) {
-			if g.wait() {
-				p.Report(e)
-			}
-		})
+		_ = Work(ctx, inside, job, func(e Event) { g.report(p, e) })
 	}()
 	var timer *time.Timer
 	stop := func() {
@@ -96,6 +92,19 @@ func (g *limbo) wait() bool {
 		case <-g.over:
 			return false
 		}
+	}
+}
+
+// report passes an event on while the process runs: none comes after stop.
+func (g *limbo) report(p *Process, e Event) {
+	for g.wait() {
+		g.mu.Lock()
+		if !g.stopped {
+			p.Report(e)
+			g.mu.Unlock()
+			return
+		}
+		g.mu.Unlock()
 	}
 }
 

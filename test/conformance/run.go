@@ -119,14 +119,31 @@ func report(t *testing.T, h Harness, c Case, out CaseResult, seed uint64) {
 	case Fail:
 		t.Errorf("rule: %s\nseed: VARAL_SEED=%d\nshapes: %v\n%s", c.Rule, seed, out.Shapes, out.log)
 	case NotExercised:
-		if _, ok := h.AllowNotExercised[c.ID]; !ok && h.AllowNotExercised != nil {
-			t.Errorf("not exercised and not allowed to be (Harness.AllowNotExercised): %s\nrule: %s", out.Reason, c.Rule)
+		if shapes := h.forbidden(out); len(shapes) > 0 {
+			t.Errorf("not exercised on %v and not allowed to be (Harness.AllowNotExercised): %s\nrule: %s", shapes, out.Reason, c.Rule)
 			return
 		}
 		t.Skipf("not exercised: %s", out.Reason)
 	case Pass, Refused:
 		t.Logf("%s: %s %v", out.Outcome, c.Rule, out.Shapes)
 	}
+}
+
+// forbidden returns the shapes on which a case was not exercised although it must be.
+func (h *Harness) forbidden(out CaseResult) (shapes []string) {
+	if _, ok := h.AllowNotExercised[out.ID]; ok || h.AllowNotExercised == nil {
+		return nil
+	}
+	if len(out.Shapes) == 0 {
+		return []string{"any shape"}
+	}
+	for _, v := range shapesOf {
+		_, ok := h.AllowNotExercised[out.ID+"/"+v.name]
+		if out.Shapes[v.name] == NotExercised && !ok {
+			shapes = append(shapes, v.name)
+		}
+	}
+	return shapes
 }
 
 func newSeed(t testing.TB) uint64 {

@@ -22,6 +22,7 @@ type tap struct {
 	onRcv    func(r *driver.Received)
 	pubs     []published
 	received int
+	inside   int                 // calls of Receive under way that leave out no partition
 	settled  []driver.Settlement // final ones that were sent, in order
 	opened   []driver.Assignment
 	events   []driver.Event
@@ -144,6 +145,10 @@ type tapConsumer struct {
 func (c *tapConsumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Received, error) {
 	ended := make(chan time.Time, 1)
 	stop := context.AfterFunc(ctx, func() { ended <- time.Now() })
+	if len(want.Paused) == 0 {
+		c.t.receiving(1)
+		defer c.t.receiving(-1) // when what it returned has been counted
+	}
 	got, err := c.Consumer.Receive(ctx, want)
 	if !stop() {
 		if late := time.Since(<-ended); late > 500*time.Millisecond+c.t.e.h.Tolerance {
@@ -213,6 +218,19 @@ func (t *tap) peaks() (records int, bytes int64) {
 	records, bytes = t.peak, t.peakByte
 	t.peak, t.peakByte = len(t.out), t.bytes
 	return records, bytes
+}
+
+func (t *tap) receiving(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.inside += n
+}
+
+// idle reports whether no Receive is under way but such as leave paused partitions out.
+func (t *tap) idle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.inside == 0
 }
 
 func (t *tap) count() (received, assigned int) {

@@ -141,8 +141,17 @@ type Process struct {
 	// Freeze and Thaw are nil where the system cannot do that to another process.
 	Kill, Freeze, Thaw func()
 
+	ended <-chan struct{} // closed when nothing more is reported after Kill; nil = at once
+
 	mu     sync.Mutex
 	events []Event
+}
+
+// gone waits, after Kill, until all that the process had reported is here.
+func (p *Process) gone() {
+	if p.ended != nil {
+		<-p.ended
+	}
 }
 
 // Report notes an event; whoever runs the job calls it.
@@ -188,6 +197,7 @@ func SpawnCommand(t testing.TB, cmd *exec.Cmd, job Job) *Process {
 	p.Kill = func() { _ = cmd.Process.Kill() }
 	p.Freeze, p.Thaw = freezer(cmd.Process)
 	read := make(chan struct{})
+	p.ended = read
 	go func() {
 		defer close(read)
 		lines := bufio.NewScanner(out)

@@ -44,6 +44,10 @@ func memoryHarness(wrap func(driver.Driver) driver.Driver) conformance.Harness {
 			b.SetDown(true)
 			return func() { b.SetDown(false) }
 		},
+		HalfOpen: func(testing.TB) func() {
+			b.SetSilent(true)
+			return func() { b.SetSilent(false) }
+		},
 		Restart: func(testing.TB) { b.Restart() },
 		Spawn: func(t testing.TB, job conformance.Job) *conformance.Process {
 			d := mustOpen(t)
@@ -58,12 +62,12 @@ func memoryHarness(wrap func(driver.Driver) driver.Driver) conformance.Harness {
 			}
 			return wrap(d), nil
 		},
-		SecondTry: true,
-		AllowNotExercised: map[string]string{
-			"C30": "attempts on a log are forgotten with the process", "C31": "attempts on a log are forgotten with the process",
-			"C33": "a delay on a log is held in the process", "C53": "memory has no credentials",
-			"C55": "memory has no sockets that could be half open",
+		BadCredentials: func(t testing.TB, password string) error {
+			_, err := memory.ParseURL("memory://nobody:" + password + "@" + t.Name())
+			return err
 		},
+		SecondTry:         true,
+		AllowNotExercised: onALog("stream"),
 	}
 }
 

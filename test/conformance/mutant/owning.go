@@ -57,7 +57,7 @@ func owning() []Mutant {
 		{"groups-merged", "lets all groups of a destination share one copy", []string{"C11", "C16", "C17"}, mutate(func() hooks {
 			return hooks{subscribe: func(s *driver.Subscription) {
 				if s.From.Shape != driver.Queue {
-					s.Group = "g1"
+					s.Group = "merged"
 				}
 			}}
 		})},

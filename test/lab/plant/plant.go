@@ -161,6 +161,7 @@ func Make(o Options) Made {
 	t := &toy{
 		o: o, r: rand.New(rand.NewPCG(o.Seed, 77)), next: map[string]int{}, left: o.Messages, //nolint:gosec // a seed, not a secret
 		faults: !o.Calm, delayed: map[string]*message{}, now: 1e9,
+		out: make([]history.Event, 0, 32*o.Messages),
 	}
 	t.setUp()
 	for steps := 0; steps < 400*o.Messages && !t.over(); steps++ {
