@@ -7,6 +7,7 @@ import (
 
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/middleware"
 )
 
 // unlucky loses the confirm of the first message.
@@ -43,7 +44,7 @@ func ExampleOrderedPublisher() {
 	fmt.Println(p.Publish(ctx, tickets, first), p.Publish(ctx, tickets, second)) // in order again
 
 	var last core.Sequence
-	for d, err := range client.Messages(ctx, core.Subscription{From: tickets}) {
+	for d, err := range client.Messages(ctx, core.Subscription{From: tickets}, middleware.SessionOrder(4)) {
 		if err != nil {
 			fmt.Println(err)
 			break

@@ -185,6 +185,13 @@ func (l *life) openPart(ctx context.Context, p *part, rec record) error {
 	if rec.Kind != "" {
 		a.Committed = rec.position(p.label)
 	}
+	if len(rec.State) > 0 { // core believes a state only below the end of the stream
+		r, err := reachOf(l.s, p.queue)
+		if err != nil {
+			return err
+		}
+		a.High = driver.Position{Kind: driver.At, Partition: p.label, Offset: r.end}
+	}
 	p.f = f
 	if p.lost != nil {
 		f.closing = c.sub.Reset == driver.Default // this partition stops

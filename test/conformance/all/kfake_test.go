@@ -182,7 +182,6 @@ func kfakeHarness(t *testing.T) conformance.Harness {
 	h.BadCredentials = func(_ testing.TB, password string) error {
 		return wrongKafkaPassword("kafka://"+guarded.addr, password)
 	}
-	h.AllowNotExercised = onALog("queue", "topic", "stream", "keyed")
 	h.SecondTry = true
 	return h
 }

@@ -67,7 +67,6 @@ func memoryHarness(wrap func(driver.Driver) driver.Driver) conformance.Harness {
 			return err
 		},
 		SecondTry:         true,
-		AllowNotExercised: onALog("stream"),
 	}
 }
 

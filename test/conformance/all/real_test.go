@@ -116,19 +116,6 @@ func or(s, otherwise string) string {
 	return s
 }
 
-// onALog are the cases that a log does not exercise: half of each is about a restart,
-// over which what a log remembers needs the commit state. Nothing else may be missing
-// anywhere.
-func onALog(shapes ...string) map[string]string {
-	out := map[string]string{}
-	for _, s := range shapes {
-		out["C30/"+s] = "across a restart on a log: attempts are forgotten with the process until the commit state carries them"
-		out["C31/"+s] = out["C30/"+s]
-		out["C33/"+s] = "across a restart on a log: the delay is held in the process"
-	}
-	return out
-}
-
 func openKafka(ctx context.Context, dial dialer) (driver.Driver, error) {
 	c, err := kafka.ParseURL(os.Getenv("VARAL_KAFKA_URL"))
 	if err != nil {
@@ -153,7 +140,6 @@ func TestKafka(t *testing.T) {
 	if raw := os.Getenv("VARAL_KAFKA_SASL_URL"); raw != "" {
 		h.BadCredentials = func(_ testing.TB, password string) error { return wrongKafkaPassword(raw, password) }
 	}
-	h.AllowNotExercised = onALog("queue", "topic", "stream", "keyed")
 	mayRestart(&h)
 	h.SecondTry = true
 	conformance.Run(t, h)
@@ -217,7 +203,7 @@ func TestRabbitMQ(t *testing.T) {
 		defer cancel()
 		return use(rabbitmq.Open(ctx, rabbitmq.Config{URLs: []string{u.String()}}))
 	}
-	h.AllowNotExercised = onALog("stream")
+	h.AllowNotExercised = map[string]string{}
 	for _, shape := range []string{"queue", "topic"} {
 		h.AllowNotExercised["C33/"+shape] = "across a restart: the broker has no delay, core holds the message"
 	}
