@@ -182,6 +182,7 @@ func kfakeHarness(t *testing.T) conformance.Harness {
 	h.BadCredentials = func(_ testing.TB, password string) error {
 		return wrongKafkaPassword("kafka://"+guarded.addr, password)
 	}
+	h.AllowNotExercised = map[string]string{} // nothing
 	h.SecondTry = true
 	return h
 }

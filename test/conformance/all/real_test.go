@@ -140,6 +140,7 @@ func TestKafka(t *testing.T) {
 	if raw := os.Getenv("VARAL_KAFKA_SASL_URL"); raw != "" {
 		h.BadCredentials = func(_ testing.TB, password string) error { return wrongKafkaPassword(raw, password) }
 	}
+	h.AllowNotExercised = map[string]string{} // nothing
 	mayRestart(&h)
 	h.SecondTry = true
 	conformance.Run(t, h)
