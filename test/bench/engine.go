@@ -145,7 +145,7 @@ func varalMemory(ctx context.Context, src *source, m *meter) (func(context.Conte
 
 // goChannel is Watermill's router on its in-process pub/sub.
 func goChannel(ctx context.Context, src *source, m *meter) (func(context.Context, int) error, func(), error) {
-	ps := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: outstanding}, watermill.NopLogger{})
+	ps := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	stop, err := route(ctx, ps, "pizzas", func(*message.Message) error {
 		m.hit()
 		return nil

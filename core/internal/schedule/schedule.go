@@ -1,15 +1,24 @@
 // Package schedule decides which delivery may start now.
 package schedule
 
-// Queue is a run queue of deliveries and of key lanes. A lane exists only while its
-// key has deliveries that have not ended. Not safe for concurrent use; it starts no
-// goroutine and reads no clock. Use New.
+// Queue is a run queue of deliveries and of key lanes. A lane lives while its key has
+// deliveries that have not ended; a few of those that have none are kept for the next,
+// since to enter and to delete a key costs more than all the rest. Not safe for
+// concurrent use; it starts no goroutine and reads no clock. Use New.
 type Queue[T any] struct {
-	ready deque[entry[T]]
-	lanes map[string]*Lane[T]
-	free  *Lane[T] // lanes to use again
-	frees int
-	n     int // deliveries added and not yet returned by Next
+	ready  deque[entry[T]]
+	lanes  map[string]*Lane[T]
+	active int            // lanes with deliveries that have not ended
+	idle   deque[idle[T]] // the others, in the order in which they emptied
+	free   *Lane[T]       // lanes to use again
+	frees  int
+	n      int // deliveries added and not yet returned by Next
+}
+
+// idle is a lane at the time it emptied; it has been used since if its count differs.
+type idle[T any] struct {
+	lane   *Lane[T]
+	filled uint64
 }
 
 // entry is one thing that may start: the head of a lane, or a delivery by itself.
@@ -22,18 +31,22 @@ type entry[T any] struct {
 // Lane is the queue of one key: at most one of its deliveries has started and not
 // ended.
 type Lane[T any] struct {
-	key   string
-	wait  deque[T]
-	busy  bool     // a delivery has started, or its head is in ready
-	more  int      // deliveries that started together with the one that has
-	spare *Lane[T] // link of the free list
+	key    string
+	wait   deque[T]
+	busy   bool     // a delivery has started, or its head is in ready
+	more   int      // deliveries that started together with the one that has
+	filled uint64   // how often it was empty and got a delivery
+	spare  *Lane[T] // link of the free list
 }
 
 // Waiting is the number of deliveries that have not started.
 func (l *Lane[T]) Waiting() int { return l.wait.len() }
 
-// maxFree bounds the lanes kept for use again.
-const maxFree = 1024
+// maxFree bounds the lanes kept for use again, without a key; maxIdle those with one.
+const (
+	maxFree = 1024
+	maxIdle = 1024
+)
 
 // New returns an empty queue.
 func New[T any]() *Queue[T] { return &Queue[T]{lanes: map[string]*Lane[T]{}} }
@@ -54,6 +67,8 @@ func (q *Queue[T]) AddKeyed(key string, v T) *Lane[T] {
 	l.wait.push(v)
 	if !l.busy {
 		l.busy = true
+		l.filled++
+		q.active++
 		q.ready.push(entry[T]{lane: l, head: true})
 	}
 	return l
@@ -94,9 +109,25 @@ func (q *Queue[T]) Release(l *Lane[T]) {
 		q.ready.push(entry[T]{lane: l, head: true})
 		return
 	}
+	l.busy = false
+	q.active--
+	q.idle.push(idle[T]{l, l.filled})
+	for q.idle.len() > maxIdle {
+		q.forget()
+	}
+}
+
+// forget deletes the lane that has been empty for longest, unless it has been used since.
+func (q *Queue[T]) forget() {
+	e, _ := q.idle.pop()
+	l := e.lane
+	if l.busy || l.filled != e.filled {
+		return
+	}
 	delete(q.lanes, l.key)
+	l.filled++ // whoever still has it in idle has an old one
 	if q.frees < maxFree {
-		l.key, l.busy, l.more, l.spare = "", false, 0, q.free
+		l.key, l.spare = "", q.free
 		q.free = l
 		q.frees++
 	}
@@ -150,7 +181,7 @@ func (q *Queue[T]) Ready() int { return q.ready.len() }
 func (q *Queue[T]) Len() int { return q.n }
 
 // Lanes is the number of keys with deliveries that have not ended.
-func (q *Queue[T]) Lanes() int { return len(q.lanes) }
+func (q *Queue[T]) Lanes() int { return q.active }
 
 func (q *Queue[T]) newLane(key string) *Lane[T] {
 	l := q.free
