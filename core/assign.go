@@ -56,13 +56,15 @@ func (s *Consumer) revoke(ctx context.Context, partitions []string) {
 	s.lastWord(closing)
 	s.flush(ctx, closing)
 	s.mu.Lock()
+	before := s.counts.Overlaps
 	for _, a := range closing {
 		s.closeLocked(a)
 		s.cancelRunning(a, ErrRevoked) // only those that outlived ctx
 	}
-	draining := s.draining
+	draining, overlaps := s.draining, int(s.counts.Overlaps-before)
 	s.mu.Unlock()
 	s.forget(closing)
+	s.overlapped(closing[0], overlaps)
 	if !draining { // letting go at our own end is no news
 		s.signalled(SignalRevoked, partitions[0], "", len(partitions), nil)
 	}
@@ -71,11 +73,14 @@ func (s *Consumer) revoke(ctx context.Context, partitions []string) {
 // lose handles ownership that is already gone.
 func (s *Consumer) lose(closing []*assignment) {
 	s.mu.Lock()
+	before := s.counts.Overlaps
 	for _, a := range closing {
 		s.closeLocked(a)
 		s.cancelRunning(a, ErrRevoked)
 	}
+	overlaps := int(s.counts.Overlaps - before)
 	s.mu.Unlock()
+	s.overlapped(closing[0], overlaps)
 	// The adapter waits for us, so a handler that ignores its context may not hold it
 	// up for long: its outcome is refused by the closed assignment anyway.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -83,6 +88,15 @@ func (s *Consumer) lose(closing []*assignment) {
 	s.awaitRunning(ctx, closing)
 	s.forget(closing)
 	s.signalled(SignalRevoked, closing[0].Partition, "", len(closing), ErrLeaseLost)
+}
+
+// overlapped reports attempts that may run beside those of the next owner: handlers that
+// outlived a Revoke, or ran when a partition was lost. A store that takes Delivery.Fence
+// refuses the late one.
+func (s *Consumer) overlapped(a *assignment, n int) {
+	if n > 0 {
+		s.signalled(SignalOverlap, a.Partition, "", n, nil)
+	}
 }
 
 // forget removes closed assignments that nobody has replaced.
@@ -107,6 +121,11 @@ func (s *Consumer) closeLocked(a *assignment) {
 	}
 	a.acking, a.covers = nil, 0
 	a.closed = true
+	for f := s.flights.head; f != nil; f = f.next {
+		if f.asg == a && f.state == stateRunning { // the next owner may run it, too
+			s.counts.Overlaps++
+		}
+	}
 	if a.held() { // the Receive under way must not go on leaving out this partition's next epoch
 		a.paused = false
 		s.redemand()

@@ -94,6 +94,7 @@ type Consumer struct {
 // counts are totals since the start.
 type counts struct {
 	Received, Handled, Failed, DeadLettered, Discarded, Returned, Stale, LeaseLost, Abandoned int64
+	Overlaps                                                                                  int64 // attempts that may have run beside the next owner's
 	Skipped                                                                                   int64 // completed before, by the commit state
 	KeysSkipped                                                                               int64 // by SkipKey
 	GapsSkipped                                                                               int64 // by StuckPolicy.GapSkip

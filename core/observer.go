@@ -67,6 +67,7 @@ const (
 	SignalReceiveFailed    SignalKind = "receive_failed"
 	SignalSettleFailed     SignalKind = "settle_failed"
 	SignalRevoked          SignalKind = "revoked"
+	SignalOverlap          SignalKind = "order_overlap_risk" // attempts may run beside the next owner's
 	SignalStale            SignalKind = "stale_dropped"
 	SignalAbandoned        SignalKind = "abandoned"
 	SignalStuck            SignalKind = "stuck"       // a run, or what holds up a partition

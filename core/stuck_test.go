@@ -205,3 +205,33 @@ func TestStuckPoliciesThatMakeNoSense(t *testing.T) {
 		t.Errorf("a gap where there is no position: %v", err)
 	}
 }
+
+// A handler that outlives its Revoke may run beside the next owner's: that is counted and
+// said, never hidden. A hand-over in time counts nothing.
+func TestOverlapIsCounted(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		ignores time.Duration
+		lost    bool
+		want    int64
+	}{{"in time", 0, false, 0}, {"outlives it", 10 * time.Second, false, 1}, {"lost", 10 * time.Second, true, 1}} {
+		f := newFake(driver.UpTo)
+		o := &signals{}
+		f.observe = o
+		bubble(t, f, func(context.Context, *core.Delivery) error { time.Sleep(time.Second + tc.ignores); return nil }, func(s *core.Consumer) {
+			f.push(msg("m1", "a"))
+			time.Sleep(500 * time.Millisecond)
+			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+			defer cancel()
+			if tc.lost {
+				cancel()
+			}
+			f.sub.Revoke(ctx, []string{""})
+			if n := s.Status().Totals.Overlaps; n != tc.want || o.count(core.SignalOverlap) != int(tc.want) {
+				t.Errorf("%s: %d overlaps, %d signals, want %d", tc.name, n, o.count(core.SignalOverlap), tc.want)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+}

@@ -7,6 +7,7 @@
 //	POST /subscriptions/{name}/pause     stop new deliveries
 //	POST /subscriptions/{name}/resume
 //	POST /subscriptions/{name}/limit?n=N change MaxInFlight
+//	GET  /lag?subscription=S             how far it is behind, asked of the broker
 //	GET  /keys?subscription=S&limit=N    what keys wait for, by subscription; both optional
 //	POST /keys/resume?subscription=S&key=K   a halted key gets one more attempt
 //	POST /keys/replay?subscription=S&key=K   … all attempts, from the first
@@ -35,6 +36,7 @@ func Handler(c *core.Client) http.Handler {
 		}
 		reply(w, code, h)
 	})
+	mux.HandleFunc("GET /lag", func(w http.ResponseWriter, r *http.Request) { lag(c, w, r) })
 	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, r *http.Request) { keys(c, w, r) })
 	mux.HandleFunc("POST /keys/{verb}", func(w http.ResponseWriter, r *http.Request) { actOnKey(c, w, r) })
 	mux.HandleFunc("POST /subscriptions/{name...}", func(w http.ResponseWriter, r *http.Request) { act(c, w, r) })

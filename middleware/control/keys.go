@@ -77,3 +77,18 @@ func actOnKey(c *core.Client, w http.ResponseWriter, r *http.Request) {
 		reply(w, http.StatusOK, s.Status())
 	}
 }
+
+// lag answers with core.Lag; 502 when the broker does not.
+func lag(c *core.Client, w http.ResponseWriter, r *http.Request) {
+	s, ok := c.Consumer(r.URL.Query().Get("subscription"))
+	if !ok {
+		http.Error(w, "no such subscription: say ?subscription=NAME", http.StatusNotFound)
+		return
+	}
+	l, err := s.Lag(r.Context())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	reply(w, http.StatusOK, l)
+}
