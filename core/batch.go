@@ -107,7 +107,7 @@ func (s *Consumer) handleBatch(first *flight, a *arena) {
 	deliveries := make([]*Delivery, len(b.flights))
 	for i, f := range b.flights {
 		t := a.attempt()
-		t.ctx.parent, t.others = ctx, cancel
+		t.ctx.parent, t.others = ctx, cancel //nolint:fatcontext // each attempt is new: nothing nests
 		f.run, deliveries[i] = t, &t.d
 		b.attempts = append(b.attempts, t)
 	}

@@ -74,13 +74,6 @@ func (f *flaky) Publish(ctx context.Context, to core.Destination, msgs ...*core.
 	return driver.Batch(errs)
 }
 
-// heal makes it let everything through.
-func (f *flaky) heal() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.off = true
-}
-
 // rush has many callers publish through p at the same time, several of them for each key,
 // in calls of one message or a few, under deadlines that are too short at times. Each goes
 // on to its next messages only when these are confirmed or it has given them up.

@@ -119,8 +119,10 @@ func (s *Consumer) climb(f *flight, now time.Time, told []stuckReport) []stuckRe
 	}
 	age, p := now.Sub(f.seen), &s.p.Stuck
 	report := func(kind SignalKind, what string) {
-		told = append(told, stuckReport{kind, f.rec.Receipt.Partition, f.rec.ID,
-			fmt.Errorf("attempt %d of key %s has been running for %v%s", f.base+f.failures, quoted(f.rec.Key), age.Round(time.Millisecond), what)})
+		told = append(told, stuckReport{
+			kind, f.rec.Receipt.Partition, f.rec.ID,
+			fmt.Errorf("attempt %d of key %s has been running for %v%s", f.base+f.failures, quoted(f.rec.Key), age.Round(time.Millisecond), what),
+		})
 	}
 	switch {
 	case p.Abandon > 0 && age >= p.Cancel+p.Abandon && f.rung&rungAbandoned == 0:
@@ -169,15 +171,19 @@ func (s *Consumer) stalled(a *assignment, now time.Time, told []stuckReport) []s
 	age, p := now.Sub(f.received), &s.p.Stuck
 	if p.Warn > 0 && age >= p.Warn && f.rung&rungStalled == 0 {
 		f.rung |= rungStalled
-		told = append(told, stuckReport{SignalStuck, a.Partition, f.rec.ID,
-			fmt.Errorf("offset %d has held up its partition for %v, %d behind it are done: attempt %d, %s", f.rec.Offset, age.Round(time.Second), a.ring.Behind(), f.base+f.failures, f.keyStatus().State)})
+		told = append(told, stuckReport{
+			SignalStuck, a.Partition, f.rec.ID,
+			fmt.Errorf("offset %d has held up its partition for %v, %d behind it are done: attempt %d, %s", f.rec.Offset, age.Round(time.Second), a.ring.Behind(), f.base+f.failures, f.keyStatus().State),
+		})
 	}
 	if p.GapSkip == 0 || age < p.GapSkip || a.ring.Behind() == 0 {
 		return told
 	}
 	if s.skipGap(f) {
-		told = append(told, stuckReport{SignalGapSkipped, a.Partition, f.rec.ID,
-			fmt.Errorf("offset %d is passed over after %v: %w", f.rec.Offset, age.Round(time.Second), errGap(f))})
+		told = append(told, stuckReport{
+			SignalGapSkipped, a.Partition, f.rec.ID,
+			fmt.Errorf("offset %d is passed over after %v: %w", f.rec.Offset, age.Round(time.Second), errGap(f)),
+		})
 	}
 	return told
 }

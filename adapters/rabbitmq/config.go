@@ -217,12 +217,17 @@ func check(c Config) (*settings, error) {
 		name  string
 		value int64
 	}{
-		{"Heartbeat", int64(c.Heartbeat)}, {"ConnectTimeout", int64(c.ConnectTimeout)}, {"PublishTimeout", int64(c.PublishTimeout)},
-		{"Renew", int64(c.Renew)}, {"Balance", int64(c.Balance)}, {"Window", int64(c.Window)},
-		{"MaxBytes", int64(c.MaxBytes)}, {"Priorities", int64(c.Priorities)},
+		{"Heartbeat", int64(c.Heartbeat)},
+		{"ConnectTimeout", int64(c.ConnectTimeout)},
+		{"PublishTimeout", int64(c.PublishTimeout)},
+		{"Renew", int64(c.Renew)},
+		{"Balance", int64(c.Balance)},
+		{"Window", int64(c.Window)},
+		{"MaxBytes", int64(c.MaxBytes)},
+		{"Priorities", int64(c.Priorities)},
 	} {
 		if f.value < 0 {
-			return nil, fmt.Errorf("Config.%s is negative", f.name)
+			return nil, fmt.Errorf("%s is negative", "Config."+f.name)
 		}
 	}
 	if c.Priorities > 255 || (c.Priorities > 0 && !c.Classic) {

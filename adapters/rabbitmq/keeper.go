@@ -338,7 +338,7 @@ func (l *life) adjust() error {
 			continue
 		}
 		if f.gap.Load() {
-			if err = l.atGap(p); err != nil {
+			if err := l.atGap(p); err != nil {
 				return err
 			}
 		}
