@@ -47,7 +47,13 @@ func kafkaRows() []row {
 			name: "kafka-consume", peer: "franz-go", bar: ">= 0.75 or >= 1,000,000/s",
 			met:     func(ours, q float64) bool { return q >= 0.75 || ours >= 1e6 },
 			what:    "a group of one over 12 preloaded partitions, handler that counts, commits every 50-100 ms",
-			prepare: kafkaConsume,
+			prepare: kafkaConsume(middleware.Concurrency(engineWorkers)),
+		},
+		{
+			name: "kafka-consume-by-key", peer: "franz-go", bar: ">= 0.8 or >= 1,000,000/s",
+			met:     func(ours, q float64) bool { return q >= 0.8 || ours >= 1e6 },
+			what:    "the same, ours in order per key over 1,000 keys; the raw client has one order per partition",
+			prepare: kafkaConsume(middleware.SessionOrder(engineWorkers)),
 		},
 		{
 			name: "kafka-watermill-publish", peer: "watermill-kafka", bar: wmPublishBar, met: wmPublishMet,
@@ -271,10 +277,13 @@ func loaded(ctx context.Context, d time.Duration, what string, perSecond int, si
 	return m, nil
 }
 
-func kafkaConsume(ctx context.Context, d time.Duration) (*match, error) {
-	return loaded(ctx, d, "consume", kafkaPerSecond, func(k *kafkaSite, topic string, n int) (ours, peer sampler) {
-		return k.varalConsume(topic, n, 0, middleware.Prefetch(kafkaInFlight), middleware.Concurrency(engineWorkers)), k.rawConsume(topic, n)
-	})
+// kafkaConsume prepares a consuming row with these handlers.
+func kafkaConsume(handlers core.Layer) func(context.Context, time.Duration) (*match, error) {
+	return func(ctx context.Context, d time.Duration) (*match, error) {
+		return loaded(ctx, d, "consume", kafkaPerSecond, func(k *kafkaSite, topic string, n int) (ours, peer sampler) {
+			return k.varalConsume(topic, n, 0, middleware.Prefetch(kafkaInFlight), handlers), k.rawConsume(topic, n)
+		})
+	}
 }
 
 func kafkaSlow(ctx context.Context, d time.Duration) (*match, error) {
