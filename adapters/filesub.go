@@ -37,7 +37,8 @@ func (f *File) Subscription(name string) (core.Subscription, []core.Layer, error
 
 func (f *File) subscription(name string, o *object) subscription {
 	o.known("from", "group", "start", "reset", "temporary", "require", "prefer", "order", "concurrency", "prefetch",
-		"prefetch_bytes", "retry", "dead_letter", "native_dead_letter", "on_exhausted", "timeout", "drain", "ack_first")
+		"prefetch_bytes", "retry", "dead_letter", "native_dead_letter", "on_exhausted", "timeout", "drain", "ack_first",
+		"after_terminal", "block_for", "max_per_key", "quarantine", "stuck")
 	s := subscription{sub: core.Subscription{Name: name, Group: o.text("group"), Temporary: o.boolean("temporary")}}
 	from := o.text("from")
 	s.sub.From = f.dests[from]
@@ -100,6 +101,7 @@ func (f *File) layers(o *object) (out []core.Layer) {
 		add("Retry", func(p *core.Policy) { p.SetRetry(r) })
 	}
 	f.failureLayers(o, add)
+	f.keyLayers(o, add)
 	if d := o.duration("timeout", maxWait); d > 0 {
 		add("Timeout", func(p *core.Policy) { p.Timeout = d })
 	}
@@ -156,7 +158,7 @@ func refuseCombinations(o *object) {
 		o.fail("native_dead_letter", "dead_letter is set too: keep one")
 	case dead != "" && o.has("on_exhausted"):
 		o.fail("on_exhausted", "%s says already what becomes of the message: keep one", dead)
-	case attempts > 0 && dead == "" && !o.has("on_exhausted"):
+	case attempts > 0 && dead == "" && !o.has("on_exhausted") && !(o.has("after_terminal") && o.text("after_terminal") == "halt-key"):
 		o.child("retry").fail("attempts", "after %d attempts there is no place for the message: add dead_letter, or say on_exhausted: halt or on_exhausted: discard", attempts)
 	}
 }

@@ -155,6 +155,11 @@ func TestLayers(t *testing.T) {
     drain: 5s
     start: earliest
     reset: latest
+    after_terminal: dead-letter-key
+    block_for: 10m
+    max_per_key: 7
+    quarantine: 2
+    stuck: {warn: 10s, cancel: 1m, abandon: 10s}
     prefer: [dedup]
   radio:
     from: pizzas
@@ -192,6 +197,9 @@ func TestLayers(t *testing.T) {
 		k.DrainTimeout != 5*time.Second || k.DeadLetter != "queue tickets.dlq" || k.Retry.Attempts != 5 || k.Retry.Base != time.Second ||
 		k.Retry.Cap != time.Minute || len(k.Missing) != 1 || len(k.Require) != 1 || k.Partitions != 8 {
 		t.Errorf("kitchen: %+v", k)
+	}
+	if k.AfterTerminal != "dead-letter key" || k.Stuck != (core.StuckPolicy{Warn: 10 * time.Second, Cancel: time.Minute, Abandon: 10 * time.Second}) {
+		t.Errorf("kitchen: %s, %+v", k.AfterTerminal, k.Stuck)
 	}
 	if r := got["radio"]; !r.AckFirst || r.Concurrency != 2 || r.Group != "radio" {
 		t.Errorf("radio: %+v", r)
