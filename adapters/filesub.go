@@ -147,6 +147,7 @@ func refuseCombinations(o *object) {
 	if o.has("retry") {
 		attempts = o.child("retry").number("attempts", 1, maxAttempts)
 	}
+	ended := o.has("on_exhausted") || o.has("after_terminal") && o.text("after_terminal") == "halt-key"
 	switch {
 	case ackFirst && o.has("retry"):
 		o.fail("ack_first", "a message acknowledged before the handler cannot be tried again: drop retry or ack_first")
@@ -158,7 +159,7 @@ func refuseCombinations(o *object) {
 		o.fail("native_dead_letter", "dead_letter is set too: keep one")
 	case dead != "" && o.has("on_exhausted"):
 		o.fail("on_exhausted", "%s says already what becomes of the message: keep one", dead)
-	case attempts > 0 && dead == "" && !o.has("on_exhausted") && !(o.has("after_terminal") && o.text("after_terminal") == "halt-key"):
+	case attempts > 0 && dead == "" && !ended:
 		o.child("retry").fail("attempts", "after %d attempts there is no place for the message: add dead_letter, or say on_exhausted: halt or on_exhausted: discard", attempts)
 	}
 }
