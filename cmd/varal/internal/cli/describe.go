@@ -210,6 +210,8 @@ func printFailures(b *strings.Builder, m *core.SubscriptionManifest) {
 	}
 	exhausted := m.Exhausted
 	switch {
+	case m.AfterTerminal == core.HaltKey.String():
+		exhausted = "halt key: the message stays, its key waits for varal sessions resume, replay or skip"
 	case m.DeadLetter != "":
 		exhausted = "dead letter " + m.DeadLetter
 	case m.NativeDeadLetter:
@@ -219,6 +221,27 @@ func printFailures(b *strings.Builder, m *core.SubscriptionManifest) {
 	}
 	_, _ = fmt.Fprintf(b, "  promise      at least once\n  retry        %s, %s doubling to %s\n  exhausted    %s\n",
 		attempts, short(m.Retry.Base), short(m.Retry.Cap), exhausted)
+	if m.AfterTerminal == core.DeadLetterKey.String() {
+		b.WriteString("               what follows in its key goes there, too\n")
+	}
+	printStuck(b, m.Stuck)
+}
+
+// printStuck says what is done about work that does not end, where it is more than a
+// warning.
+func printStuck(b *strings.Builder, p core.StuckPolicy) {
+	var steps []string
+	for _, s := range []struct {
+		what string
+		d    time.Duration
+	}{{"cancel", p.Cancel}, {"abandon", p.Abandon}, {"skip the gap", p.GapSkip}} {
+		if s.d > 0 {
+			steps = append(steps, s.what+" after "+short(s.d))
+		}
+	}
+	if len(steps) > 0 {
+		_, _ = fmt.Fprintf(b, "  stuck        %s\n", strings.Join(steps, ", "))
+	}
 }
 
 // short prints a duration without the zeros at its end: 1m and not 1m0s.
