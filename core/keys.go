@@ -52,7 +52,11 @@ func (s *Consumer) haltKey(f *flight) bool {
 		return false
 	}
 	s.later(func() { s.signalled(SignalKeyHalted, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
-	if s.draining || f.asg.drain {
+	switch { // it may have gone meanwhile
+	case f.asg.closed || f.lost:
+		s.finishLocked(f, driver.Settlement{})
+		return true
+	case s.draining || f.asg.drain:
 		s.abandon(f) // the next owner finds it, and its attempts where the source keeps them
 		return true
 	}
@@ -108,7 +112,10 @@ func (s *Consumer) ResumeKey(key string) error {
 // everything its retry policy allows. ErrNotFound: the key is not halted.
 func (s *Consumer) ReplayKey(key string) error {
 	return s.unhalt(key, func(f *flight) {
-		f.asg.tried-- // of a log; counted again with the next failure
+		if s.caps.Settle == driver.UpTo {
+			f.asg.tried-- // counted again with the next failure
+			f.asg.version++
+		}
 		f.phase, f.base, f.failures, f.restored, f.crashes = phaseHandle, 1, 0, 0, 0
 		f.first, f.tries = time.Time{}, 0
 	})
