@@ -22,6 +22,8 @@ type backlog struct {
 	holders  []*tenure
 	earliest int64
 	tokens   int64
+	free     *item // settled ones, to use again
+	frees    int
 
 	count   int   // all messages; the ready ones are counted in group.ready
 	bytes   int64 // of these
@@ -60,9 +62,33 @@ func (b *backlog) fits(msgs []stored, l limits) int {
 
 // push takes new messages in.
 func (b *backlog) push(msgs []stored, now int64) {
-	items := make([]item, len(msgs))
+	var slab []item
 	for i := range msgs {
-		b.add(&items[i], &msgs[i], now)
+		it := b.free
+		switch {
+		case it != nil:
+			b.free, it.next = it.next, nil
+			b.frees--
+		case len(slab) == 0:
+			slab = make([]item, len(msgs)-i)
+			fallthrough
+		default:
+			it, slab = &slab[0], slab[1:]
+		}
+		b.add(it, &msgs[i], now)
+	}
+}
+
+// maxFree bounds the settled items kept for new messages.
+const maxFree = 4096
+
+// recycle keeps a settled item for a new message. A receipt of its old one names another
+// token, so it stays as lost as it was.
+func (b *backlog) recycle(it *item) {
+	if b.frees < maxFree {
+		*it = item{of: b, state: gone, next: b.free}
+		b.free = it
+		b.frees++
 	}
 }
 
@@ -245,7 +271,7 @@ func (b *backlog) settle(c *consumer, s *driver.Settlement, now int64) error {
 	if !ok || it.of != b {
 		return driver.Errorf(c.op("settle"), driver.LeaseLost, "the receipt is not one of this consumer")
 	}
-	t := it.holder
+	t := it.holder // nil unless out
 	if it.state != out || it.token != s.Receipt.Seq || t.c != c || t.epoch != s.Receipt.Epoch || t.state == ended {
 		return driver.Errorf(c.op("settle"), driver.LeaseLost, "the lease ended or the message was settled before")
 	}
@@ -253,6 +279,7 @@ func (b *backlog) settle(c *consumer, s *driver.Settlement, now int64) error {
 	case driver.Ack, driver.Reject:
 		b.takeBack(it)
 		b.drop(it)
+		b.recycle(it)
 	case driver.Nack:
 		return b.nack(c, it, s.Delay, now)
 	case driver.Return:

@@ -41,6 +41,29 @@ func TestRoundTripKeepsEverythingAndSharesNothingWithThePublisher(t *testing.T) 
 	}
 }
 
+// The place of a settled message is used again; its receipt settles nothing all the same.
+func TestOldReceiptTouchesNoNewMessage(t *testing.T) {
+	t.Parallel()
+	d := open(t, memory.Config{}, queue("q"))
+	c, _ := subscribe(t, d, driver.Subscription{From: queue("q")})
+	publish(t, d, queue("q"), msg("old1"), msg("old2"), msg("old3"))
+	old := receive(t, c, 3)
+	settle(t, c, driver.Ack, old...)
+	publish(t, d, queue("q"), msg("new1"), msg("new2"))
+	for _, r := range old {
+		wantClass(t, trySettle(c, driver.Ack, 0, r), driver.LeaseLost)
+	}
+	fresh := receive(t, c, 3)
+	want(t, fresh, "new1", "new2")
+	for _, r := range old {
+		for _, how := range []driver.Disposition{driver.Ack, driver.Nack, driver.Extend, driver.Return} {
+			wantClass(t, trySettle(c, how, 0, r), driver.LeaseLost)
+		}
+	}
+	settle(t, c, driver.Ack, fresh...)
+	nothing(t, c, 20*time.Millisecond)
+}
+
 func TestDispositions(t *testing.T) {
 	t.Parallel()
 	d := open(t, memory.Config{}, queue("q"))
