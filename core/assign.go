@@ -121,6 +121,7 @@ func (s *Consumer) closeLocked(a *assignment) {
 	}
 	a.acking, a.covers = nil, 0
 	a.closed = true
+	s.openGuard(a) // nothing of it is left to run
 	for f := s.flights.head; f != nil; f = f.next {
 		if f.asg == a && f.state == stateRunning { // the next owner may run it, too
 			s.counts.Overlaps++

@@ -221,6 +221,7 @@ func (s *Consumer) endOne(b *batchRun, i int) (outcome string, over bool) {
 // leftRun takes a flight of a batch off its assignment's count of attempts. At once, and
 // not with the slot: once its settlement is answered it may be another's. Callers hold mu.
 func (s *Consumer) leftRun(f *flight) {
+	s.unsuspect(f)
 	a := f.asg
 	if a.running--; a.running == 0 && a.idle != nil {
 		close(a.idle)

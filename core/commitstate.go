@@ -56,6 +56,9 @@ type commitState struct {
 	known       *state.Completed // what was completed before, nil = nothing; dropped once passed
 	version     uint64           // grows with every completion and failure
 	saved       uint64           // the version committed last
+	noted       bool             // that commit says what is about to run
+	saidNote    bool             // and that has not been taken back
+	noteOver    bool             // and is to be
 	unsaid      bool             // that commit did not say what is completed behind it
 	tried       int              // unfinished ones that have failed
 	longRuns    int              // runs that have lasted
@@ -127,7 +130,7 @@ func (s *Consumer) recall(f *flight, a *assignment, now time.Time) {
 	}
 	switch until := time.Unix(due, 0); {
 	case f.phase != phaseHandle:
-	case s.p.Quarantine > 0 && int(f.crashes) >= s.p.Quarantine && (s.p.NativeDeadLetter || s.p.DeadLetter != (Destination{})):
+	case s.p.Quarantine > 0 && int(f.crashes) >= s.p.Quarantine && s.hasDeadLetter():
 		f.phase, f.reason = phaseDead, reasonQuarantined
 		f.cause = driver.Errorf("handle", driver.Permanent, "the process ended without a word %d times while this message was handled", f.crashes)
 	case due > 0 && until.After(now):
@@ -140,7 +143,10 @@ func (s *Consumer) recall(f *flight, a *assignment, now time.Time) {
 // will have been one; if it does not, a later commit says so.
 func (f *flight) failedAttempts() int {
 	crashes := int(f.crashes)
-	if f.state == stateRunning && f.phase == phaseHandle && f.age >= longRun {
+	switch {
+	case f.noted && (f.state == stateRunning || f == f.asg.guard.noting):
+		crashes++
+	case f.state == stateRunning && f.phase == phaseHandle && f.age >= longRun:
 		crashes++
 	}
 	return (f.restored+f.failures)<<crashBits | min(crashes, maxCrashes)
@@ -162,6 +168,7 @@ func (s *Consumer) snapshot(a *assignment, base int64) state.Snapshot {
 	a.ring.Unfinished(func(p place) bool {
 		f := p.f
 		n := state.Pending{Position: p.offset, Key: f.rec.Key, HasKey: f.rec.Key != "", Attempts: f.failedAttempts()}
+		a.saidNote = a.saidNote || f.noted
 		if !f.due.IsZero() {
 			n.Due = f.due.Unix() + 1 // never early
 		}
@@ -186,25 +193,32 @@ func (s *Consumer) worthState(a *assignment, final bool) bool {
 // worth one; a state alone when there is news. Callers hold mu.
 func (s *Consumer) stage(a *assignment, now time.Time) (send, later bool) {
 	final := a.drain || s.draining
-	stateful := s.worthState(a, final)
-	if (stateful || a.known != nil) && !final && now.Before(a.nextState) {
+	noting := a.guard.noting != nil && !final
+	stateful := noting || s.worthState(a, final)
+	if (stateful || a.known != nil) && !final && !noting && now.Before(a.nextState) {
 		return false, true
 	}
-	if !stateful && !a.moved {
+	if takeBack := a.saidNote && (final || a.noteOver); !stateful && !a.moved && !takeBack {
 		a.saved, a.unsaid = a.version, false
 		return false, false
 	}
 	r, done := a.ring.Watermark()
 	base := r.offset + 1
 	if !done {
-		a.ring.Unfinished(func(p place) bool { r = p; return false })
+		found := false
+		a.ring.Unfinished(func(p place) bool { r, found = p, true; return false })
+		if !found { // a stale note, and nothing left to say it beside
+			return false, false
+		}
 		base = r.offset
 	}
 	a.hold, a.committing, a.covers = !done, r.receipt(a), len(a.acking)
+	a.saidNote, a.noteOver = false, false
 	if a.stateful = stateful; stateful {
 		a.snap = s.snapshot(a, base)
 	}
 	a.moved, a.saved, a.unsaid = false, a.version, !stateful && a.ring.Behind() > 0
+	a.noted = noting
 	return true, false
 }
 
@@ -229,9 +243,6 @@ func (a *assignment) settlement(final bool) driver.Settlement {
 	return st
 }
 
-// news tells whether the last commit does not say all there is to say. Callers hold mu.
-func (a *assignment) news() bool { return a.version != a.saved || a.unsaid }
-
 // lookAround is the settler's look at what has changed without moving a position:
 // completed behind a stuck head, failures, runs that take long.
 func (s *Consumer) lookAround() {
@@ -253,8 +264,9 @@ func (s *Consumer) lookAround() {
 			f.asg.longRuns++
 		}
 	}
+	s.endGuards(time.Now())
 	for _, a := range s.parts {
-		if a.news() && !a.drain && (!a.movedLately || a.tried > 0 || a.longRuns > 0) {
+		if (a.version != a.saved || a.unsaid) && !a.drain && (!a.movedLately || a.tried > 0 || a.longRuns > 0) {
 			s.markDirty(a)
 		}
 		a.movedLately = false
@@ -272,7 +284,7 @@ func (s *Consumer) lastWord(of []*assignment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range of {
-		if a.news() && !a.closed {
+		if (a.version != a.saved || a.unsaid || a.saidNote) && !a.closed {
 			s.markDirty(a)
 		}
 	}

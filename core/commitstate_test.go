@@ -303,3 +303,107 @@ func (o *signals) count(k core.SignalKind) int {
 	defer o.mu.Unlock()
 	return o.of[k]
 }
+
+// crashes runs a log through processes that a message ends at once, until one lives, and
+// returns the diary of runs of each process and the last log.
+func crashes(t *testing.T, n int, keys []string, poison map[string]bool, more ...core.Layer) (processes [][]string, last *fake) {
+	t.Helper()
+	f := logFake(n, keys...)
+	layers := append([]core.Layer{edit("dead", func(p *core.Policy) {
+		p.DeadLetter, p.DrainTimeout, p.Concurrency = core.Queue("dlq"), -1, 4
+	})}, more...)
+	for len(processes) < 20 {
+		var mu sync.Mutex
+		var ran []string
+		var killed *fake
+		bubble(t, f, func(ctx context.Context, d *core.Delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if killed == nil {
+				ran = append(ran, d.ID)
+			}
+			if poison[d.ID] && killed == nil { // as the process leaves it at this instant
+				killed = f.next(t, n, keys...)
+			}
+			if killed != nil {
+				mu.Unlock()
+				<-ctx.Done()
+				mu.Lock()
+				return ctx.Err()
+			}
+			return nil
+		}, func(*core.Consumer) { time.Sleep(30 * time.Second) }, layers...)
+		processes = append(processes, ran)
+		if killed == nil {
+			return processes, f
+		}
+		f = killed
+	}
+	t.Fatalf("it goes on for ever: %v", processes)
+	return nil, nil
+}
+
+// TestMessageThatEndsItsProcessAtOnce: wherever it stands, it is found, and nothing else is
+// taken for it.
+func TestMessageThatEndsItsProcessAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		poison string
+		layers []core.Layer
+		most   int // processes it may end
+	}{
+		{"first", "m1", nil, 3},
+		{"among the first", "m3", nil, 5},
+		{"later", "m40", nil, 6},
+		{"first, by key", "m1", []core.Layer{byKey}, 3},
+		{"later, by key", "m40", []core.Layer{byKey}, 6},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			processes, last := crashes(t, 60, []string{"a", "b", "c"}, map[string]bool{tc.poison: true}, tc.layers...)
+			if n := len(processes) - 1; n > tc.most || n < 3 {
+				t.Errorf("it ended %d processes, want 3 to %d: %v", n, tc.most, processes)
+			}
+			out := last.sent("dlq")
+			if len(out) != 1 || out[0].ID != tc.poison {
+				t.Errorf("dead letters %v, want %s alone", out, tc.poison)
+			}
+			final, _ := last.settlements()
+			if len(final) == 0 || final[len(final)-1].Receipt.Seq != 60 {
+				t.Errorf("the last process committed %v, want everything", final)
+			}
+		})
+	}
+}
+
+// TestCleanEndsAreNoCrashes: hand-overs while the first message runs, waits or has not yet
+// begun count nothing against it.
+func TestCleanEndsAreNoCrashes(t *testing.T) {
+	t.Parallel()
+	f := logFake(3)
+	dead := edit("dead", func(p *core.Policy) { p.DeadLetter, p.DrainTimeout = core.Queue("dlq"), -1 })
+	var seen runs
+	for owner, lives := range []time.Duration{0, time.Millisecond, 100 * time.Millisecond, time.Second, 5 * time.Second, 0, time.Second} {
+		if owner > 0 {
+			f = f.next(t, 3)
+		}
+		bubble(t, f, func(ctx context.Context, d *core.Delivery) error {
+			if seen.add(d); d.ID == "m1" {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}, func(*core.Consumer) { time.Sleep(lives) }, dead)
+	}
+	g := f.next(t, 3)
+	bubble(t, g, func(_ context.Context, d *core.Delivery) error { seen.add(d); return nil }, func(*core.Consumer) { time.Sleep(time.Second) }, dead)
+	if n := len(g.sent("dlq")); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+	for id, attempts := range seen.of {
+		if last := attempts[len(attempts)-1]; last != 1 {
+			t.Errorf("%s: attempts %v, want each the first", id, attempts)
+		}
+	}
+}

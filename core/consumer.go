@@ -62,6 +62,9 @@ type Consumer struct {
 	halted     map[string]*flight // by key
 	blocked    map[string]block   // by key
 	crowded    map[*lane]*assignment
+	suspects   []*assignment // whose messages run one at a time after unclean ends
+	suspect    *flight       // the one that runs, or is about to; nil = none
+	guardUntil time.Time
 	active     int // assignments with anything in flight
 	fullParts  int // assignments that are full
 	pruneAt    int // as many blocked keys are looked through for old ones

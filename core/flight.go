@@ -52,6 +52,7 @@ type progress struct {
 	base     int       // attempt number of the first run here
 	failures int       // failed runs here
 	restored int       // failed runs that the commit state told of
+	noted    bool      // that it is about to run is committed, or about to be
 	crashes  uint8     // unclean ends in the middle of a run, by the commit state
 	age      uint8     // looks of the settler that the present run has lasted; up to longRun
 	rung     uint8     // of the ladder for stuck work: bits, see stuck.go
@@ -101,6 +102,7 @@ type assignment struct {
 	moved   bool // the watermark has, since the settler last committed it
 	flights int
 	commitState
+	guard      guard
 	committing driver.Receipt // the watermark that the settler sends
 	sending    bool           // an entry for it is with the settler
 	covers     int            // AckFirst on a log: so many of acking are covered by that commit

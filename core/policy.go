@@ -134,8 +134,9 @@ type Policy struct {
 	// Exhausted. 0 = DeadLetter if there is one, else Halt.
 	Exhausted Exhausted
 	// Quarantine dead-letters a message without running it again once the process has
-	// ended without a word so many times while it was handled, each run having lasted
-	// half a second or more: a message that kills its consumer. 0 = 3, negative =
+	// ended without a word so many times while it was handled: a message that kills its
+	// consumer. One that does so at once costs up to twice as many, since it has to be told
+	// from those beside it. 0 = 3, negative =
 	// never. At most 7. It needs a dead letter and a log whose commits carry a state
 	// (Capabilities.StateBytes); elsewhere the broker's own limit is the one.
 	Quarantine int

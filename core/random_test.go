@@ -145,7 +145,7 @@ func newStorm(seed int) *storm {
 	if b.mode == driver.UpTo {
 		b.stateBytes = []int{0, 60, 4096}[r.IntN(3)]
 	}
-	b.ladder = r.IntN(4) == 0
+	b.ladder, b.quarantine = r.IntN(4) == 0, []int{-1, 7}[r.IntN(2)]
 	b.effects.counts = b.mode == driver.Each && r.IntN(2) == 0
 	for p := range 1 + r.IntN(3) {
 		part := &stormPart{name: fmt.Sprint("p", p), fenced: map[uint64]time.Time{}}
@@ -177,7 +177,7 @@ func (b *storm) consume(c *core.Client, calm bool) {
 		if b.effects.byKey {
 			p.Order = core.ByKey
 		}
-		p.DeadLetter, p.Quarantine = core.Queue("dlq"), -1
+		p.DeadLetter, p.Quarantine = core.Queue("dlq"), b.quarantine
 		if b.ladder {
 			p.Stuck = core.StuckPolicy{Cancel: 150 * time.Millisecond, Abandon: 100 * time.Millisecond}
 		}

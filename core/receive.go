@@ -256,6 +256,7 @@ func (s *Consumer) enterOne(f *flight, a *assignment, now time.Time) {
 	switch {
 	case f.unseen:
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack})
+	case s.holdBack(f, a):
 	case s.p.AckFirst:
 		s.ackFirst(f)
 	case s.p.Order == ByKey && f.rec.Key != "":

@@ -302,6 +302,10 @@ func (s *Consumer) dropBehind(lost *flight) {
 
 // committed takes the outcome of a log's commit.
 func (s *Consumer) committed(a *assignment, err error) {
+	if a.noted && !a.closed {
+		a.noted = false
+		s.noteConfirmed(a)
+	}
 	if err != nil {
 		s.counts.LeaseLost++
 		return

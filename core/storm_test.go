@@ -16,6 +16,7 @@ import (
 type storm struct {
 	mode       driver.SettleMode
 	lease      time.Duration // 0 = none
+	quarantine int           // Policy.Quarantine; 7 is more unclean ends than a storm has
 	ladder     bool          // stuck runs are cancelled and abandoned
 	stateBytes int           // UpTo
 	calm       bool          // no more faults

@@ -67,7 +67,7 @@ func (b *storm) ended(epoch uint64, id string) bool {
 
 // handedOver: what a clean revoke leaves done is not done again by the next owner.
 func (b *storm) handedOver(p *stormPart) {
-	if b.stateBytes < 4096 {
+	if b.stateBytes < 4096 || b.ladder { // nobody waits for a run that was abandoned
 		return
 	}
 	p.finished = map[string]bool{}

@@ -250,6 +250,7 @@ func (s *Consumer) notRunning(f *flight) {
 		close(f.asg.idle)
 		f.asg.idle = nil
 	}
+	s.unsuspect(f)
 	s.checkQuiet()
 }
 

@@ -303,6 +303,7 @@ func (s *Consumer) release(f *flight) {
 		return
 	}
 	f.released = true
+	s.unsuspect(f)
 	s.flights.remove(f)
 	s.budget.Give(f.size)
 	s.left(f.asg)
