@@ -117,7 +117,13 @@ func (o *order) Observe(e *history.Event) {
 		o.published(e)
 	case history.OpStart:
 		if e.Key != "" && e.N > 0 {
-			o.n++
+			if o.placeOf.at(e.ID).n != 0 {
+				o.n++
+			} else {
+				// Whether it had to come before another is not known, and its end, which
+				// need not carry the key, is not found.
+				o.counts["starts of what nobody published"]++
+			}
 			o.start(e, r)
 		}
 	case history.OpEnd:
@@ -237,7 +243,11 @@ func (o *order) judgePassed(l *lane, w *waiting, e *history.Event, first bool) {
 		return
 	}
 	o.counts["inversions"]++
-	o.suspects = append(o.suspects, suspect{l.key, w.n, e.ID, []int{w.pastI, o.i}, w.past.ID})
+	witness := []int{w.pastI, o.i}
+	if !w.first && w.index != w.pastI && w.index != o.i {
+		witness = append([]int{w.index}, witness...) // it started first, and was not over
+	}
+	o.suspects = append(o.suspects, suspect{l.key, w.n, e.ID, witness, w.past.ID})
 }
 
 // rewound judges the start of a message that was terminal.
@@ -317,5 +327,5 @@ func (o *order) Result() Result {
 	if many == 0 {
 		o.n = 0
 	}
-	return o.result("starts", "a second message of some key started")
+	return o.result("starts", "a second message of some key, whose publish is recorded, started")
 }

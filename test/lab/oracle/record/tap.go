@@ -145,95 +145,95 @@ var dispositions = map[driver.Disposition]string{
 // Settle implements driver.Consumer.
 func (c *tapped) Settle(ctx context.Context, batch []driver.Settlement) error {
 	// Looked up before: once the broker has the answer the partition may go.
-	at, covered := make([]entry, len(batch)), make([][]entry, len(batch))
+	all := make([]settling, len(batch))
 	c.mu.Lock()
 	for i := range batch {
-		at[i], covered[i] = c.coveredLocked(&batch[i])
+		all[i] = c.beginLocked(&batch[i])
 	}
 	c.mu.Unlock()
 	err := c.Consumer.Settle(ctx, batch)
 	for i := range batch {
-		c.settled(&batch[i], at[i], covered[i], driver.ResultAt(err, i))
+		c.settled(&all[i], driver.ResultAt(err, i))
 	}
 	return err
 }
 
-// final reports whether a disposition ends a delivery of this source.
-func (c *tapped) final(d driver.Disposition) bool {
-	switch d {
-	case driver.Extend, driver.Hold:
-		return false
-	case driver.Return, driver.Nack:
-		return !c.upTo // a log takes nothing back: it is not committed, and that is all
-	default:
-		return true
-	}
+// settling is one settlement on its way.
+type settling struct {
+	how     driver.Disposition
+	at      entry
+	covered []entry // what it is about: one delivery, or on a log everything up to it
+	commit  int64   // next to read, on a log; -1 = it commits nothing
 }
 
-// coveredLocked is what a settlement is about: one delivery, or on a log everything up
-// to it.
-func (c *tapped) coveredLocked(s *driver.Settlement) (x entry, covered []entry) {
+// beginLocked takes what a settlement covers off the log, so that the next one of the
+// same batch covers the rest only.
+func (c *tapped) beginLocked(s *driver.Settlement) settling {
 	x, known := c.held[key(s.Receipt)]
 	if !known {
 		x = entry{id: "unknown receipt", offset: -1, r: key(s.Receipt)}
 	}
-	if !c.upTo || !c.final(s.Disposition) {
-		return x, []entry{x}
+	b := settling{how: s.Disposition, at: x, covered: []entry{x}, commit: -1}
+	if !c.upTo || !known {
+		return b
+	}
+	switch s.Disposition {
+	case driver.Ack, driver.Reject:
+		b.commit = x.offset + 1
+	case driver.Hold: // everything before it is done
+		b.commit = x.offset
+	default: // a log takes nothing back: it is not committed, and that is all
+		return b
 	}
 	log := c.logs[x.r.lane]
-	n := upTo(log, x.offset)
-	return x, log[:n:n]
-}
-
-// upTo counts the entries of a log up to an offset.
-func upTo(log []entry, offset int64) int {
 	n := 0
-	for n < len(log) && log[n].offset <= offset {
+	for n < len(log) && log[n].offset < b.commit {
 		n++
 	}
-	return n
+	b.covered, c.logs[x.r.lane] = log[:n:n], log[n:]
+	return b
 }
 
-func (c *tapped) settled(s *driver.Settlement, at entry, covered []entry, res error) {
-	if s.Disposition == driver.Hold {
-		return // it ends nothing; what it commits is below an Ack that is reported
-	}
-	for _, x := range covered {
+func (c *tapped) settled(b *settling, res error) {
+	for _, x := range b.covered {
 		e := c.event(history.OpSettled, x.r.partition, 0)
-		e.ID, e.Position, e.Outcome, e.Class = x.id, position(x.offset), dispositions[s.Disposition], class(res)
-		if e.Outcome == history.Reject && x.r != at.r {
-			e.Outcome = history.Ack // rejected is the last one only
+		e.ID, e.Position, e.Outcome, e.Class = x.id, position(x.offset), dispositions[b.how], class(res)
+		if b.commit >= 0 && x.r != b.at.r {
+			e.Outcome = history.Ack // a rejected one is the last
 		}
 		c.emit(e)
 	}
-	if res != nil || !c.final(s.Disposition) {
-		return
+	c.mu.Lock()
+	switch {
+	case res != nil && b.commit >= 0:
+		if log, owned := c.logs[b.at.r.lane]; owned { // not taken away meanwhile
+			c.logs[b.at.r.lane] = append(b.covered, log...)
+		}
+	case res == nil:
+		c.forgetLocked(b)
 	}
-	c.forget(at, covered)
-	if c.upTo && at.offset >= 0 {
-		e := c.event(history.OpCommit, at.r.partition, 0)
-		e.Position = position(at.offset + 1)
+	c.mu.Unlock()
+	if res == nil && b.commit >= 0 {
+		e := c.event(history.OpCommit, b.at.r.partition, 0)
+		e.Position = position(b.commit)
 		c.emit(e)
 	}
 }
 
-// forget drops what the broker has settled.
-func (c *tapped) forget(at entry, covered []entry) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, x := range covered {
-		if !c.upTo || x.r != at.r {
+// forgetLocked drops what the broker has settled.
+func (c *tapped) forgetLocked(b *settling) {
+	for _, x := range b.covered {
+		if b.how != driver.Extend && (b.commit < 0 || x.r != b.at.r) {
 			delete(c.held, x.r)
 		}
 	}
-	if !c.upTo {
+	if b.commit < 0 || b.how == driver.Hold {
 		return
 	}
-	if before, ok := c.last[at.r.lane]; ok && before != at.r {
+	if before, ok := c.last[b.at.r.lane]; ok && before != b.at.r {
 		delete(c.held, before)
 	}
-	c.last[at.r.lane] = at.r
-	c.logs[at.r.lane] = c.logs[at.r.lane][upTo(c.logs[at.r.lane], at.offset):]
+	c.last[b.at.r.lane] = b.at.r
 }
 
 // class is the word the checks know.
