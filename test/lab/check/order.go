@@ -155,13 +155,15 @@ func (o *order) published(e *history.Event) {
 }
 
 func (o *order) lane(e *history.Event) *lane {
-	name := laneKey(e.Group, e.Dest, e.Key)
+	return o.laneOf(e.Group, laneKey("", e.Dest, e.Key))
+}
+
+// laneOf returns the lane of a group; key is its laneKey without one.
+func (o *order) laneOf(group, key string) *lane {
+	name := group + key
 	l := o.lanes[name]
 	if l == nil {
-		l = &lane{
-			key: o.keys.number(laneKey("", e.Dest, e.Key)),
-			own: o.keys.number("\x01" + name),
-		}
+		l = &lane{key: o.keys.number(key), own: o.keys.number("\x01" + name)}
 		o.lanes[name] = l
 	}
 	return l
@@ -231,6 +233,9 @@ func (o *order) passOver(l *lane, n int64) {
 		return
 	}
 	for m := l.top + 1; m < n; m++ {
+		if o.states.peek(l.own, m)&laneOver != 0 {
+			continue // dead-lettered or skipped without a start
+		}
 		if s := o.pubs.peek(l.key, m); s == pubOK || s == pubPending {
 			l.insert(&waiting{n: m, first: true, index: o.i})
 		}
@@ -285,11 +290,15 @@ func (o *order) end(e *history.Event) {
 }
 
 func (o *order) terminal(e *history.Event) {
-	l, n, _ := o.waiting(e)
-	if l != nil {
-		*o.states.at(l.own, n) |= laneOver
-		l.remove(n)
+	p := *o.placeOf.at(e.ID)
+	if p.n == 0 {
+		return
 	}
+	// It may be the first that is heard of this lane: what can't be decoded is
+	// dead-lettered without a start.
+	l := o.laneOf(e.Group, o.keys.list[p.key])
+	*o.states.at(l.own, p.n) |= laneOver
+	l.remove(p.n)
 }
 
 // waiting finds the message of an event that need not carry its key.
