@@ -133,8 +133,9 @@ func (b *Book) append(proc string, gen int, events ...history.Event) error {
 	return nil
 }
 
-// Decode reads one line of a member, without its newline. It is total, and what it
-// returns is no larger than the line.
+// Decode reads one line of a member, without its newline. It is total, keeps nothing of
+// line, and what it returns is at most three times as long (a byte that is not UTF-8
+// becomes U+FFFD).
 func Decode(line []byte) (history.Event, error) {
 	var e history.Event
 	if len(line) >= history.MaxLine || json.Unmarshal(line, &e) != nil || e.Op == "" {

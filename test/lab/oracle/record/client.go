@@ -55,6 +55,7 @@ type Client struct {
 	out     bytes.Buffer
 	waiting []chan struct{} // of Seq acked+1 …
 	acked   int
+	bye     bool
 	err     error
 }
 
@@ -181,6 +182,7 @@ func (c *Client) enqueue(e history.Event) (done chan struct{}, err error) {
 		return nil, history.ErrTooLong
 	}
 	c.seq++
+	c.bye = e.Op == history.OpBye
 	c.out.Write(append(line, '\n'))
 	done = make(chan struct{})
 	c.waiting = append(c.waiting, done)
@@ -245,6 +247,9 @@ func (c *Client) fail(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
+		if c.bye && c.acked == c.seq {
+			err = ErrClosed // the oracle hangs up after bye, perhaps before we do
+		}
 		c.err = err
 		close(c.ended)
 		_ = c.conn.Close()

@@ -68,7 +68,9 @@ func (c *Client) Resources(s *core.Consumer) {
 	c.Counters(s)
 }
 
-// Counters reports the counters of a consumer; all zero for nil.
+// Counters reports the counters of a consumer; all zero for nil. Ask a consumer that
+// runs and is idle: one that has stopped still counts, in Queued and Keys, what it
+// received and gave back unstarted.
 func (c *Client) Counters(s *core.Consumer) {
 	var st core.Status
 	if s != nil {
