@@ -66,7 +66,7 @@ func seeds(n uint64) uint64 {
 	return n
 }
 
-var table1 = struct {
+var tables = struct {
 	sync.Mutex
 	all map[string]played
 }{all: map[string]played{}}
@@ -88,7 +88,7 @@ func TestControls(t *testing.T) {
 		}
 	})
 	var b bytes.Buffer
-	if err := table(&b, table1.all); err != nil {
+	if err := table(&b, tables.all); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("one seed of each:\n%s", &b)
@@ -130,9 +130,9 @@ func testSeed(t *testing.T, c control.Control, seed uint64, dir string) {
 		t.Errorf("seed %d: %v", seed, err)
 		return
 	}
-	table1.Lock()
-	table1.all[c.Name] = r
-	table1.Unlock()
+	tables.Lock()
+	tables.all[c.Name] = r
+	tables.Unlock()
 	if len(r.wrong) > 0 {
 		var b strings.Builder
 		_ = r.Text(&b)

@@ -3,9 +3,9 @@
 // has not caught the first proves nothing, and one that accuses the second is of no use.
 //
 // A control runs in this process, over adapters/memory or a small log of its own, and
-// reports to an oracle like any member. The wrong ones wait for the moment at which
-// their bug shows (package ordering waits for events, not for time), so that they are
-// caught with every seed. A seed picks keys, sizes, victims and failures.
+// reports to an oracle like any member. The wrong ones wait for the event at which their
+// bug shows, so that they are caught with every seed. A seed picks keys, sizes, victims
+// and failures.
 package control
 
 import (
