@@ -51,7 +51,7 @@ type Result struct {
 	Trials  []Trials
 	Counts  map[string]int // by the check's own names; zero counts are left out
 	IDs     []string       // messages accused, at most MaxAccused
-	Witness []int          // indices into History.Events: few events that show the first accusation
+	Witness []int          // indices into History.Events, ascending: few events that show the first accusation
 	Why     string         // one sentence for a Broken or Inconclusive
 }
 
@@ -175,7 +175,8 @@ func (v *verdict) tick() { v.i++ }
 
 func (v *verdict) accuse(id string, witness []int, why string, args ...any) {
 	if v.bad++; v.bad == 1 {
-		v.witness, v.why = witness, fmt.Sprintf(why, args...)
+		slices.Sort(witness)
+		v.witness, v.why = slices.Compact(witness), fmt.Sprintf(why, args...)
 	}
 	if len(v.ids) < MaxAccused && id != "" && !slices.Contains(v.ids, id) {
 		v.ids = append(v.ids, id)

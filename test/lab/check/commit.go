@@ -11,10 +11,13 @@ import (
 // V4 judges commit events: their Position is the next offset to read. A received
 // message below it must be terminal. Where that is told only later (a dead letter
 // is read after the commit that passed it) the check waits; a message below the
-// commit that runs on, starts, or never becomes terminal accuses it.
+// commit that runs on, starts, or never becomes terminal accuses it, and so does one
+// that is handed out below it for the first time. So does a late commit: one that the
+// broker took from a process that had given the partition up in good order, whose last
+// commit was done by definition. (After lost, one may have been on its way: not judged.)
 var V4 = define("V4", "a committed position is at most the lowest message that is not terminal",
 	func(Params) Stream {
-		return &commits{verdict: newVerdict(), parts: map[string]*part{}, at: map[string][]spot{}}
+		return &commits{verdict: newVerdict(), parts: map[string]*part{}, at: map[string][]spot{}, over: newIDs[uint8](), gave: map[string]int{}}
 	})
 
 type spot struct {
@@ -35,12 +38,16 @@ type entry struct {
 type part struct {
 	entries   map[int64]*entry
 	committed int64
+	last      *history.Event // the commit that brought it there
+	lastI     int
 }
 
 type commits struct {
 	verdict
 	parts   map[string]*part
 	at      map[string][]spot // group and ID → where its copies are
+	over    ids[uint8]        // group and ID: 1 = some copy was terminal
+	gave    map[string]int    // process and partition → index of its revoke, until it is assigned again
 	drained bool
 }
 
@@ -55,14 +62,18 @@ func (c *commits) Observe(e *history.Event) {
 		}
 	case history.OpEnd:
 		if c.active(e) && e.Outcome == history.OK {
-			c.over(e)
+			c.terminal(e)
 		}
 	case history.OpDead, history.OpSkip:
-		c.over(e)
+		c.terminal(e)
 	case history.OpSettled:
 		if e.Outcome == history.Reject && e.Class == "" {
-			c.over(e)
+			c.terminal(e)
 		}
+	case history.OpRevoke:
+		c.gave[owner(e)] = c.i
+	case history.OpAssign:
+		delete(c.gave, owner(e))
 	case history.OpDrained:
 		c.drained = e.Outcome == history.OK
 	case history.OpCommit:
@@ -70,6 +81,11 @@ func (c *commits) Observe(e *history.Event) {
 			c.commit(e, p)
 		}
 	}
+}
+
+// owner names a process and a partition of a group.
+func owner(e *history.Event) string {
+	return oldKey(incarnation{e.Proc, e.Gen}, laneKey(e.Group, e.Dest, e.Partition))
 }
 
 func (c *commits) part(e *history.Event) (string, *part) {
@@ -89,10 +105,16 @@ func (c *commits) received(e *history.Event, offset int64) {
 	case x != nil && !x.done && e.Op == history.OpStart:
 		c.judge(x, e)
 		x.index = c.i
-	case x == nil && offset >= p.committed:
+	case x == nil && (offset >= p.committed || *c.over.at(groupID(e)) == 0):
 		x = &entry{id: e.ID, index: c.i}
 		p.entries[offset] = x
 		c.at[groupID(e)] = append(c.at[groupID(e)], spot{name, offset})
+		if offset < p.committed { // it was committed unseen
+			x.passed, x.passI = p.last, p.lastI
+			if e.Op == history.OpStart {
+				c.judge(x, e)
+			}
+		}
 	}
 	if x != nil {
 		x.by = incarnation{e.Proc, e.Gen}
@@ -132,8 +154,9 @@ func (c *commits) judge(x *entry, e *history.Event) {
 	x.passed = nil
 }
 
-// over makes a message terminal; what a commit has passed is forgotten.
-func (c *commits) over(e *history.Event) {
+// terminal makes a message terminal; what a commit has passed is forgotten.
+func (c *commits) terminal(e *history.Event) {
+	*c.over.at(groupID(e)) = 1
 	for _, s := range c.find(e) {
 		x := c.entry(s)
 		x.done = true
@@ -153,6 +176,10 @@ func (c *commits) forget(gid string, s spot) {
 
 func (c *commits) commit(e *history.Event, position int64) {
 	c.n++
+	if revoked, ok := c.gave[owner(e)]; ok {
+		c.counts["late"]++
+		c.accuse("", []int{revoked, c.i}, "%s committed position %s of partition %q after it had given it up", e.Proc, e.Position, e.Partition)
+	}
 	name, p := c.part(e)
 	for offset, x := range p.entries {
 		switch {
@@ -164,7 +191,10 @@ func (c *commits) commit(e *history.Event, position int64) {
 			x.passed, x.passI = &ev, c.i
 		}
 	}
-	p.committed = max(p.committed, position)
+	if position > p.committed {
+		ev := *e
+		p.committed, p.last, p.lastI = position, &ev, c.i
+	}
 }
 
 func (c *commits) Result() Result {

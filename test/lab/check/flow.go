@@ -207,14 +207,18 @@ func (d *deadline) Result() Result {
 // before the load, the last when it is over.
 var V7 = define("V7", "goroutines, timers and maps do not grow",
 	func(p Params) Stream {
-		return &growth{verdict: newVerdict(), p: p, first: map[string]int{}, names: map[string]history.Event{}}
+		return &growth{verdict: newVerdict(), p: p, first: map[string]sample{}, last: map[string]sample{}}
 	})
 
 type growth struct {
 	verdict
-	p     Params
-	first map[string]int
-	names map[string]history.Event // last sample
+	p           Params
+	first, last map[string]sample
+}
+
+type sample struct {
+	proc, name string
+	n, index   int
 }
 
 func (g *growth) Observe(e *history.Event) {
@@ -224,19 +228,21 @@ func (g *growth) Observe(e *history.Event) {
 	}
 	k := oldKey(incarnation{e.Proc, e.Gen}, e.Outcome)
 	if _, ok := g.first[k]; !ok {
-		g.first[k] = e.N
+		k = strings.Clone(k)
+		g.first[k] = sample{strings.Clone(e.Proc), strings.Clone(e.Outcome), e.N, g.i}
 		return
 	}
-	g.names[k] = *e
+	first := g.first[k]
+	g.last[k] = sample{first.proc, first.name, e.N, g.i}
 }
 
 func (g *growth) Result() Result {
-	for _, k := range slices.Sorted(maps.Keys(g.names)) {
-		last := g.names[k]
+	for _, k := range slices.Sorted(maps.Keys(g.last)) {
+		first, last := g.first[k], g.last[k]
 		g.n++
-		g.counts[last.Outcome] = max(g.counts[last.Outcome], last.N-g.first[k])
-		if last.N > g.first[k]+g.p.Growth {
-			g.accuse("", nil, "%s of %s grew from %d to %d", last.Outcome, last.Proc, g.first[k], last.N)
+		g.counts[last.name] = max(g.counts[last.name], last.n-first.n)
+		if last.n > first.n+g.p.Growth {
+			g.accuse("", []int{first.index, last.index}, "%s of %s grew from %d to %d", last.name, last.proc, first.n, last.n)
 		}
 	}
 	return g.result("resources", "two samples of a resource")

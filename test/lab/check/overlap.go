@@ -71,18 +71,32 @@ func (o *overlap) Observe(e *history.Event) {
 
 func (o *overlap) start(e *history.Event) {
 	o.n++
-	lane := laneKey(e.Group, e.Dest, e.Key)
-	for _, r := range o.open[lane] {
-		if len(r.met) < MaxAccused {
-			r.met = append(r.met, meeting{*e, o.i})
-		}
+	if o.holders.holder(incarnation{e.Proc, e.Gen}).killed {
+		// The kill is recorded before the signal, so a victim may speak once more. It is
+		// dead before its work can go to another, and will never say when this run ended:
+		// the run may meet what is open now, and nothing that starts later.
+		o.counts["after the kill"]++
+		o.meet(e)
+		return
 	}
+	lane := o.meet(e)
 	k := runKey(e)
 	if old, ok := o.where[k]; ok { // the same message twice in one process
 		o.close(old, func(r *run) bool { return runKey(&r.start) == k }, nil)
 	}
 	o.open[lane] = append(o.open[lane], &run{start: *e, index: o.i})
 	o.where[k] = lane
+}
+
+// meet notes a start with every run of its lane that is open.
+func (o *overlap) meet(e *history.Event) (lane string) {
+	lane = laneKey(e.Group, e.Dest, e.Key)
+	for _, r := range o.open[lane] {
+		if len(r.met) < MaxAccused {
+			r.met = append(r.met, meeting{*e, o.i})
+		}
+	}
+	return lane
 }
 
 // close ends the runs of a lane that match. end nil: the end is unknown and later

@@ -27,18 +27,20 @@ func (t *toy) commit(p *partition, past bool) {
 	}
 	if past && to < p.cursor && !p.log[to].done && p.log[to].attempts > 0 && t.r.IntN(4) == 0 {
 		t.planted++
-		t.emit(w, history.Event{
-			Op: history.OpCommit, Group: Group, Dest: Dest, Partition: p.name, Position: strconv.Itoa(to + 1),
-		})
+		t.commitLine(w, p, to+1)
 		return // the broker of this toy did not mean it: the message runs on
 	}
 	if to == p.committed {
 		return
 	}
-	t.emit(w, history.Event{Op: history.OpCommit, Group: Group, Dest: Dest, Partition: p.name, Position: strconv.Itoa(to)})
+	t.commitLine(w, p, to)
 	for ; p.committed < to; p.committed++ {
 		t.settleCommitted(w, p, p.log[p.committed])
 	}
+}
+
+func (t *toy) commitLine(w *worker, p *partition, to int) {
+	t.emit(w, history.Event{Op: history.OpCommit, Group: Group, Dest: Dest, Partition: p.name, Position: strconv.Itoa(to)})
 }
 
 func (t *toy) settleCommitted(w *worker, p *partition, m *message) {
@@ -176,6 +178,10 @@ func (t *toy) rebalance(p *partition) {
 	}
 	t.emit(w, history.Event{Op: history.OpRevoke, Group: Group, Dest: Dest, Partition: p.name})
 	t.assign(p, to)
+	if t.bug(LateCommit, 0.5) {
+		t.planted++
+		t.commitLine(w, p, p.committed)
+	}
 }
 
 // freeze stops a worker until its partitions belong to others.

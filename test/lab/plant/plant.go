@@ -43,6 +43,8 @@ const (
 	DoneAndDead     Bug = "done and dead"     // handled, and dead-lettered too
 	OverLimit       Bug = "over limit"        // takes more than it may
 	CommitGap       Bug = "commit gap"        // commits past a running message
+	CommitAhead     Bug = "commit ahead"      // commits past what was not received yet
+	LateCommit      Bug = "late commit"       // commits again after a graceful revoke
 	Leak            Bug = "leak"              // goroutines grow
 	SlowCall        Bug = "slow call"         // a call ignores its deadline
 	Stolen          Bug = "stolen"            // a running message is given to another process
@@ -261,7 +263,12 @@ func (t *toy) step() {
 	case k < 80:
 		t.work(t.parts[t.r.IntN(len(t.parts))])
 	case k < 90:
-		t.commit(t.parts[t.r.IntN(len(t.parts))], t.o.Bug == CommitGap)
+		p := t.parts[t.r.IntN(len(t.parts))]
+		t.commit(p, t.o.Bug == CommitGap)
+		if t.bug(CommitAhead, 0.3) && p.cursor < len(p.log) && !t.workers[p.owner].frozen {
+			t.planted++
+			t.commitLine(t.workers[p.owner], p, p.cursor+1) // nor did the broker mean this one
+		}
 	case k < 93:
 		t.readLetters()
 	case k < 94:
