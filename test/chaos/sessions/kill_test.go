@@ -66,7 +66,7 @@ func testKill(t *testing.T, on ground, point string) {
 	s.settled(victims+1, partitions)
 	stop := s.feed(200, 4, 10)
 	defer stop()
-	s.await("some work", 30*time.Second, countEnds(50))
+	s.await("some work", 30*time.Second, countEnds(100))
 	for _, p := range dying {
 		if err := p.Send(chaos.Command{Cmd: "arm"}); err != nil {
 			t.Fatal(err)
@@ -84,6 +84,8 @@ func testKill(t *testing.T, on ground, point string) {
 		name, n := split(e.ID)
 		return e.Op == history.OpStart && n > top[name]
 	})
+	// Enough of each key for the order of its dead letters to be told.
+	s.await("some more work", 30*time.Second, countEnds(400))
 	stop()
 	s.drained(60 * time.Second)
 	s.leave()

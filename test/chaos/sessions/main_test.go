@@ -66,7 +66,7 @@ func faked(t *testing.T, brokers int) ground {
 
 // turns bounds how many scenes run at once: two cores carry no more without the machine
 // itself being what is tested.
-var turns = make(chan struct{}, 3)
+var turns = make(chan struct{}, 4)
 
 func turn(t *testing.T) {
 	t.Helper()

@@ -4,12 +4,14 @@ package sessions
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
 	"github.com/varal-go/varal/test/chaos"
+	"github.com/varal-go/varal/test/chaos/faultnet"
 	"github.com/varal-go/varal/test/lab/check"
 	"github.com/varal-go/varal/test/lab/history"
 )
@@ -264,6 +266,9 @@ func (s *scene) inProcess(name string, a memberArgs) (m *member, stop context.Ca
 		e.Proc, e.Gen = name, 1
 		s.lab.Emit(e)
 	}}
+	if !strings.HasPrefix(a.URL, "memory:") {
+		m.net = faultnet.New()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	end := make(chan error, 1)
 	go func() { end <- m.consume(ctx) }()
