@@ -3,8 +3,10 @@
 package sessions
 
 import (
+	"flag"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +19,10 @@ import (
 
 func TestMain(m *testing.M) {
 	chaos.WorkerMain()
+	flag.Parse()
+	// Members spend most of a scene waiting for a session to run out, so more of them than
+	// there are cores go side by side. turns is the bound.
+	_ = flag.Set("test.parallel", strconv.Itoa(2*cap(turns)))
 	goleak.VerifyTestMain(m)
 }
 

@@ -39,6 +39,7 @@ type memberArgs struct {
 	Work        time.Duration // the longest a handler takes; how long is the message's own
 	Hold        string        // the message whose handler ends only with the member
 	Poison      string        // the message whose handler kills its process after two seconds
+	Healthy     bool          // no message fails
 	Forget      bool          // no commit state
 	Quiet       bool          // says nothing of single receives and settles
 
@@ -302,7 +303,7 @@ func (m *member) work(ctx context.Context, d *core.Delivery) error {
 		}
 	}
 	switch {
-	case m.args.Dead.Name == "":
+	case m.args.Dead.Name == "" || m.args.Healthy:
 	case bad(number(&d.Message)):
 		return core.Permanent(errBad)
 	case flaky(d.ID) && d.Attempt == 1:
