@@ -31,7 +31,7 @@ func TestKillAtFailpoints(t *testing.T) {
 	for name, on := range map[string]func(*testing.T) ground{
 		"Kafka":    func(t *testing.T) ground { return live(t, "kafka") },
 		"RabbitMQ": func(t *testing.T) ground { return live(t, "rabbitmq") },
-		"Kfake":    func(t *testing.T) ground { return faked(t, 1) },
+		"Kfake":    func(t *testing.T) ground { return faked(t, 1, fakeSession) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -55,19 +55,19 @@ func live(t *testing.T, name string) ground {
 	return ground{name: name, url: url}
 }
 
-// fakeSession is how long kfake waits for a silent member. Longer than a loaded machine
-// keeps a process from its heartbeats.
+// fakeSession is longer than a loaded machine keeps a process from its heartbeats.
 const fakeSession = 3 * time.Second
 
-// faked starts a kfake for this test. Workers reach it as any broker, over loopback.
-func faked(t *testing.T, brokers int) ground {
+// faked starts a kfake for this test. Workers reach it as any broker, over loopback. session
+// is how long it waits for a silent member.
+func faked(t *testing.T, brokers int, session time.Duration) ground {
 	t.Helper()
 	cl, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	return ground{name: "kfake", url: "kafka://" + strings.Join(cl.ListenAddrs(), ",") + "?session_timeout=" + fakeSession.String(), fake: cl}
+	return ground{name: "kfake", url: "kafka://" + strings.Join(cl.ListenAddrs(), ",") + "?session_timeout=" + session.String(), fake: cl}
 }
 
 // turns bounds how many scenes run at once: two cores carry no more without the machine

@@ -21,7 +21,7 @@ func TestPoison(t *testing.T) {
 	t.Parallel()
 	for name, on := range map[string]func(*testing.T) ground{
 		"Kafka": func(t *testing.T) ground { return live(t, "kafka") },
-		"Kfake": func(t *testing.T) ground { return faked(t, 1) },
+		"Kfake": func(t *testing.T) ground { return faked(t, 1, fakeSession) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -66,6 +66,7 @@ func testPoison(t *testing.T, on ground) {
 		}
 	}
 	stop()
+	s.quarantined = "p0.1"
 	s.drained(60 * time.Second)
 	s.leave()
 	h := s.judge(check.Params{}, "I1", "I2", "I3", "I4", "I6", "I7", "V1", "V2", "V3", "V4", "V5")

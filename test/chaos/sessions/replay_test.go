@@ -35,7 +35,7 @@ func TestReplayAfterKill(t *testing.T) {
 	}{
 		"Kafka":          {func(t *testing.T) ground { return live(t, "kafka") }, 50_000, core.Queue("replay").Keyed(1)},
 		"RabbitMQStream": {func(t *testing.T) ground { return live(t, "stream") }, 5_000, core.Stream("replay").Keyed(1)},
-		"Kfake":          {func(t *testing.T) ground { return faked(t, 1) }, 50_000, core.Queue("replay").Keyed(1)},
+		"Kfake":          {func(t *testing.T) ground { return faked(t, 1, fakeSession) }, 50_000, core.Queue("replay").Keyed(1)},
 		"Memory":         {memoryGround, 50_000, core.Stream("replay").Keyed(1)},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -30,8 +30,8 @@ func TestStorm(t *testing.T) {
 		on     func(*testing.T) ground
 		inject bool
 	}{
-		"Kfake":         {func(t *testing.T) ground { return faked(t, 3) }, true},
-		"KfakeNoFaults": {func(t *testing.T) ground { return faked(t, 3) }, false},
+		"Kfake":         {func(t *testing.T) ground { return faked(t, 3, time.Second) }, true},
+		"KfakeNoFaults": {func(t *testing.T) ground { return faked(t, 3, fakeSession) }, false},
 		"Kafka":         {func(t *testing.T) ground { return live(t, "kafka") }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,9 @@ func testStorm(t *testing.T, on ground, inject bool, last time.Duration) {
 		case <-over:
 		case <-time.After(time.Duration(50+s.rng.IntN(150)) * time.Millisecond):
 			st.churn()
-			if inject {
+			// A member that an error makes join anew leaves a ghost behind, for which the
+			// group waits a session: with one at every step there would be nothing else.
+			if inject && step%3 == 0 {
 				st.harm()
 			}
 			continue
