@@ -74,11 +74,12 @@ type member struct {
 	armed atomic.Bool
 	point string
 	left  atomic.Int64
+	on    chan struct{} // closed by the command "go"
 }
 
 func init() {
 	chaos.Register("member", func(ctx context.Context, w *chaos.Worker) error {
-		m := &member{net: faultnet.New(), say: func(e history.Event) { _ = w.Emit(e) }}
+		m := &member{net: faultnet.New(), on: make(chan struct{}), say: func(e history.Event) { _ = w.Emit(e) }}
 		if err := json.Unmarshal(w.Args(), &m.args); err != nil {
 			return err
 		}
@@ -110,6 +111,8 @@ func (m *member) listen(ctx context.Context, commands <-chan chaos.Command) {
 			switch c.Cmd {
 			case "arm":
 				m.armed.Store(true)
+			case "go":
+				close(m.on)
 			case "die":
 				m.die("told to")
 			}
@@ -131,9 +134,16 @@ func (m *member) passes(point string) bool {
 
 // at is a failpoint.
 func (m *member) at(point string) {
-	if m.passes(point) {
-		m.die(saidPoint + point)
+	if !m.passes(point) {
+		return
 	}
+	if point == revokeBegun || point == revokeEnded {
+		// The others of the group get their revoke with the same rebalance, and none at all
+		// if this death makes room for the member that joins.
+		m.emit(history.Event{Op: history.OpLog, Class: saidPoint + point})
+		<-m.on
+	}
+	m.die("at the failpoint")
 }
 
 // deafAt is the failpoint that lies beyond this process: from here on nothing is heard.
@@ -148,7 +158,7 @@ func (m *member) deafAt(point string) bool {
 // dieAfterSent gives a request the time to arrive.
 func (m *member) dieAfterSent() {
 	time.Sleep(100 * time.Millisecond) // nobody can tell us: that is the point
-	m.die(saidPoint + settleSent)
+	m.die("at the failpoint")
 }
 
 // die is a SIGKILL from within; it does not return. The moment is written down before it,
