@@ -112,8 +112,14 @@ func (s *Consumer) remember(a *assignment) error {
 
 // recall applies what the state says about a message that comes again. Callers hold mu.
 func (s *Consumer) recall(f *flight, a *assignment, now time.Time) {
-	at := f.rec.Offset
-	if at > a.known.Last() {
+	at, last := f.rec.Offset, a.known.Last()
+	if at >= last {
+		// All that was known has come again, so a state loses nothing of it any more. Had it
+		// to wait on, a message that kills its process within that time would be found as often
+		// as it likes: only the first process would have said that it was running.
+		a.nextState = time.Time{}
+	}
+	if at > last {
 		a.known = nil
 		return
 	}

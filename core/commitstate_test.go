@@ -169,9 +169,15 @@ func TestAttemptsGoOnOverAHandOver(t *testing.T) {
 }
 
 // TestCrashLoopingMessageIsQuarantined: what was running at three unclean ends goes to
-// the dead letter before it can end a fourth process.
+// the dead letter before it can end a fourth process, however soon it ends one.
 func TestCrashLoopingMessageIsQuarantined(t *testing.T) {
 	t.Parallel()
+	for _, life := range []time.Duration{3 * time.Second, 900 * time.Millisecond} {
+		t.Run(life.String(), func(t *testing.T) { t.Parallel(); testCrashLoop(t, life) })
+	}
+}
+
+func testCrashLoop(t *testing.T, life time.Duration) {
 	f := logFake(2)
 	dead := edit("dead", func(p *core.Policy) { p.DeadLetter, p.DrainTimeout = core.Queue("dlq"), -1 })
 	var seen runs
@@ -184,7 +190,7 @@ func TestCrashLoopingMessageIsQuarantined(t *testing.T) {
 			}
 			return nil
 		}, func(*core.Consumer) {
-			time.Sleep(3 * time.Second)
+			time.Sleep(life)
 			killed = f.next(t, 2)
 		}, dead)
 		if process == 3 {

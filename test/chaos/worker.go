@@ -81,6 +81,8 @@ func Register(name string, body Body) {
 
 // Worker is a child's side of the protocol.
 type Worker struct {
+	name     string
+	gen      int
 	out      *history.Writer
 	args     json.RawMessage
 	commands chan Command
@@ -90,6 +92,12 @@ type Worker struct {
 // Emit writes an event; Proc, Gen, Seq and T are filled in. Safe for concurrent
 // use. An error means that the parent is gone, or that the event is too long.
 func (w *Worker) Emit(e history.Event) error { return w.out.Emit(e) }
+
+// Name is Spec.Name.
+func (w *Worker) Name() string { return w.name }
+
+// Gen counts the incarnations of Name, from 1.
+func (w *Worker) Gen() int { return w.gen }
 
 // Args is Spec.Args as JSON; "null" when there were none.
 func (w *Worker) Args() json.RawMessage { return w.args }
@@ -121,7 +129,7 @@ func runWorker(name string) int {
 	}
 	start := time.Now()
 	w := &Worker{
-		start: start, commands: make(chan Command, 1024), args: json.RawMessage("null"),
+		name: os.Getenv(envProc), gen: gen, start: start, commands: make(chan Command, 1024), args: json.RawMessage("null"),
 		out: history.NewWriter(os.Stdout, os.Getenv(envProc), gen, func() int64 { return int64(time.Since(start)) }),
 	}
 	// The children of a worker are not workers.

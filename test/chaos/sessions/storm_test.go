@@ -1,0 +1,292 @@
+//go:build unix
+
+package sessions
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/varal-go/varal/core"
+	"github.com/varal-go/varal/test/lab/check"
+	"github.com/varal-go/varal/test/lab/history"
+)
+
+// B8 of ordering.md: two to eight members come and go every 50 to 200 ms, all of them in
+// good order, in this process. On kfake the broker answers with errors besides, and
+// connections break; on the real one nothing but the rebalances happens, and so nothing
+// that is done may be done again.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		on     func(*testing.T) ground
+		inject bool
+	}{
+		"Kfake":         {func(t *testing.T) ground { return faked(t, 3, time.Second) }, true},
+		"KfakeNoFaults": {func(t *testing.T) ground { return faked(t, 3, fakeSession) }, false},
+		"Kafka":         {func(t *testing.T) ground { return live(t, "kafka") }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			last := time.Minute
+			if testing.Short() || name == "KfakeNoFaults" {
+				last = 10 * time.Second
+			}
+			testStorm(t, c.on(t), c.inject, last)
+		})
+	}
+}
+
+const (
+	fewest     = 2
+	most       = 8
+	stormParts = 12
+	stormWork  = 20 * time.Millisecond
+)
+
+func testStorm(t *testing.T, on ground, inject bool, last time.Duration) {
+	s := newScene(t, on, core.Queue("storm").Keyed(stormParts))
+	st := &storm{scene: s}
+	if inject {
+		st.faults = map[string]int{}
+	}
+	for range 4 {
+		st.join()
+	}
+	stop := s.feed(200, 4, 10)
+	defer stop()
+	over := time.After(last)
+	for step := 0; ; step++ {
+		select {
+		case <-over:
+		case <-time.After(time.Duration(50+s.rng.IntN(150)) * time.Millisecond):
+			st.churn()
+			// A member that an error makes join anew leaves a ghost behind, for which the
+			// group waits a session: with one at every step there would be nothing else.
+			if inject && step%3 == 0 {
+				st.harm()
+			}
+			continue
+		}
+		break
+	}
+	stop()
+	st.calm()
+	s.drained(60 * time.Second)
+	st.end()
+	ids := []string{"I1", "I2", "I3", "I4", "I6", "I7", "I10.dead", "V1", "V2", "V3", "V4", "V6"}
+	h := s.judge(check.Params{Attempts: attempts, ResetOnCrash: true}, ids...)
+	st.report(h, inject)
+}
+
+// storm is a group whose members come and go.
+type storm struct {
+	*scene
+	all    []*stormer // that have not been told to leave
+	joined int
+	left   sync.WaitGroup
+	faults map[string]int
+	wounds []*kfake.FaultHandle
+}
+
+type stormer struct {
+	m     *member
+	stop  context.CancelFunc
+	ended <-chan error
+}
+
+func (st *storm) join() {
+	st.joined++
+	name := "m" + strconv.Itoa(st.joined)
+	a := memberArgs{Concurrency: 8, Prefetch: 64, Work: stormWork, Dead: st.dead}
+	one := &stormer{}
+	one.m, one.stop, one.ended = st.inProcess(name, a)
+	st.all = append(st.all, one)
+}
+
+// leave tells one member to go; it drains while the others go on.
+func (st *storm) leave(i int) {
+	one := st.all[i]
+	st.all = slices.Delete(st.all, i, i+1)
+	one.stop()
+	st.left.Go(func() {
+		err := <-one.ended
+		switch {
+		case err == nil, errors.Is(err, context.Canceled):
+		case st.faults != nil && errors.Is(err, core.ErrTransient): // a coordinator that is not there: the session runs out
+			st.lab.Emit(history.Event{Op: history.OpLog, Class: "not left: " + err.Error()})
+		default:
+			st.t.Errorf("%s: %v", one.m.args.name, err)
+		}
+		if one.m.net != nil {
+			_ = one.m.net.Close()
+		}
+		one.m.emit(history.Event{Op: history.OpBye})
+	})
+}
+
+func (st *storm) churn() {
+	switch n := len(st.all); {
+	case n <= fewest, n < most && st.rng.IntN(2) == 0:
+		st.join()
+	default:
+		st.leave(st.rng.IntN(n))
+	}
+}
+
+func (st *storm) end() {
+	st.t.Helper()
+	for len(st.all) > 0 {
+		st.leave(0)
+	}
+	st.left.Wait()
+}
+
+// wound is an error that the broker answers with in place of doing what it was asked.
+type wound struct {
+	name string
+	key  kmsg.Key
+	err  *kerr.Error
+	top  bool
+}
+
+var wounds = []wound{
+	{"heartbeat REBALANCE_IN_PROGRESS", kmsg.Heartbeat, kerr.RebalanceInProgress, true},
+	{"heartbeat ILLEGAL_GENERATION", kmsg.Heartbeat, kerr.IllegalGeneration, true},
+	{"heartbeat UNKNOWN_MEMBER_ID", kmsg.Heartbeat, kerr.UnknownMemberID, true},
+	{"heartbeat COORDINATOR_NOT_AVAILABLE", kmsg.Heartbeat, kerr.CoordinatorNotAvailable, true},
+	{"join UNKNOWN_MEMBER_ID", kmsg.JoinGroup, kerr.UnknownMemberID, true},
+	{"sync REBALANCE_IN_PROGRESS", kmsg.SyncGroup, kerr.RebalanceInProgress, true},
+	{"find COORDINATOR_NOT_AVAILABLE", kmsg.FindCoordinator, kerr.CoordinatorNotAvailable, false},
+	{"commit REBALANCE_IN_PROGRESS", kmsg.OffsetCommit, kerr.RebalanceInProgress, false},
+	{"commit ILLEGAL_GENERATION", kmsg.OffsetCommit, kerr.IllegalGeneration, false},
+	{"commit UNKNOWN_MEMBER_ID", kmsg.OffsetCommit, kerr.UnknownMemberID, false},
+	{"commit COORDINATOR_NOT_AVAILABLE", kmsg.OffsetCommit, kerr.CoordinatorNotAvailable, false},
+	{"commit OFFSET_METADATA_TOO_LARGE", kmsg.OffsetCommit, kerr.OffsetMetadataTooLarge, false},
+}
+
+// harm does one thing that a cluster may do to its clients.
+func (st *storm) harm() {
+	choice := st.rng.IntN(len(wounds) + 3)
+	name := ""
+	switch choice - len(wounds) {
+	case 0:
+		name = "coordinator moved"
+		st.on.fake.RehashCoordinators()
+	case 1:
+		name = "leaders moved"
+		st.on.fake.ShufflePartitionLeaders()
+	case 2:
+		name = "connections closed"
+		st.cut(st.all[st.rng.IntN(len(st.all))])
+	default:
+		w := wounds[choice]
+		name = w.name
+		st.wounds = append(st.wounds, st.on.fake.Fault(kfake.Fault{
+			Keys: []kmsg.Key{w.key}, Group: group, Err: w.err, TopLevel: w.top, Count: 1 + st.rng.IntN(3),
+		}))
+	}
+	st.faults[name]++
+	st.lab.Emit(history.Event{Op: history.OpLog, Class: "harm: " + name})
+}
+
+func (st *storm) cut(one *stormer) {
+	st.lab.Emit(history.Event{Op: history.OpFault, Outcome: history.FaultCut, Dest: one.m.args.name, N: 1})
+	one.m.net.Cut()
+}
+
+// calm ends what has not hit yet.
+func (st *storm) calm() {
+	hits := 0
+	for _, w := range st.wounds {
+		hits += w.Hits()
+		w.Remove()
+	}
+	st.t.Logf("%d members came; harm done: %v, errors answered: %d", st.joined, st.faults, hits)
+}
+
+// doneOnce is a message that was completed. forgotten: a later owner of its partition has
+// committed without having read so far. That commit replaces the state that tells of it:
+// core waits with it for 2 s, but not when it has to let go.
+type doneOnce struct {
+	proc, partition string
+	offset          int
+	forgotten       bool
+}
+
+func (st *storm) report(h *history.History, inject bool) {
+	st.t.Helper()
+	var pauses, handlers []time.Duration
+	since, begun := map[string]int64{}, map[string]int64{}
+	done := map[string]*doneOnce{}
+	again, forgotten, handovers, lost := 0, 0, 0, 0
+	read := map[string]int{} // how far the owner of a partition has read
+	for i := range h.Events {
+		e := &h.Events[i]
+		at, _ := strconv.Atoi(e.Position)
+		switch {
+		case e.Op == history.OpLog && e.Class == saidRevoke, e.Op == history.OpLost:
+			if e.Op == history.OpLost {
+				lost++
+			}
+			since[e.Partition] = e.T
+		case e.Op == history.OpAssign:
+			read[e.Partition] = -1
+			if from, ok := since[e.Partition]; ok {
+				pauses = append(pauses, time.Duration(e.T-from))
+				delete(since, e.Partition)
+				handovers++
+			}
+		case e.Op == history.OpRecv:
+			read[e.Partition] = max(read[e.Partition], at)
+		case e.Op == history.OpCommit:
+			for _, d := range done {
+				if d.partition == e.Partition && d.proc != e.Proc && d.offset > read[e.Partition] {
+					d.forgotten = true
+				}
+			}
+		case e.Op == history.OpStart:
+			begun[e.Proc+e.ID] = e.T
+			if d := done[e.ID]; d != nil {
+				again++
+				if d.forgotten {
+					forgotten++
+				}
+				delete(done, e.ID)
+			}
+		case e.Op == history.OpEnd:
+			handlers = append(handlers, time.Duration(e.T-begun[e.Proc+e.ID]))
+			if e.Outcome == history.OK {
+				done[e.ID] = &doneOnce{proc: e.Proc, partition: e.Partition, offset: at}
+			}
+		case e.Op == history.OpSettled && e.Class == "":
+			if d := done[e.ID]; d != nil && d.forgotten {
+				d.forgotten = false // the commit that moved past it came first
+			}
+		}
+	}
+	st.t.Logf("measured: B8 %s, errors injected %v: %d members came, %d handlers ended, %d partitions changed hands, %d of them lost; pause p50 %s p99 %s max %s; handler p99 %s; completed and done again: %d, %d of them because an owner left before it had read as far as the one before",
+		st.on.name, inject, st.joined, len(handlers), handovers, lost, quantile(pauses, 0.5), quantile(pauses, 0.99), quantile(pauses, 1), quantile(handlers, 0.99), again, forgotten)
+	if !inject && again > forgotten {
+		st.t.Errorf("%d messages were done and done again, and all that happened was members coming and going in good order", again-forgotten)
+	}
+	if handovers < 20 {
+		st.t.Errorf("only %d partitions changed hands: that was no storm", handovers)
+	}
+}
+
+func quantile(d []time.Duration, q float64) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	slices.Sort(d)
+	return d[min(int(q*float64(len(d))), len(d)-1)].Round(100 * time.Microsecond)
+}
