@@ -68,25 +68,43 @@ func TestEdges(t *testing.T) {
 		want     check.Outcome
 		witness  int // events, at least
 	}{
-		{"a start that the victim reports after the record of its kill", "V1",
-			all(pub("p.1", 1), kill, start("a", "p.1", 1), start("b", "p.1", 1), end("b", "p.1")), check.Held, 0},
-		{"the same while another runs", "V1",
-			all(pub("p.1", 1), start("b", "p.1", 1), kill, start("a", "p.1", 1), end("b", "p.1")), check.Broken, 2},
-		{"order of what nobody published is not judged", "V2",
-			all(start("a", "p.1", 1), start("b", "p.2", 2), end("a", "p.1"), end("b", "p.2")), check.Inconclusive, 0},
-		{"the same, published", "V2",
-			all(pub("p.1", 1), pub("p.2", 2), start("a", "p.1", 1), start("b", "p.2", 2), end("a", "p.1"), end("b", "p.2")), check.Broken, 3},
-		{"dead-lettered without a start, and redriven", "V2",
+		{
+			"a start that the victim reports after the record of its kill", "V1",
+			all(pub("p.1", 1), kill, start("a", "p.1", 1), start("b", "p.1", 1), end("b", "p.1")), check.Held, 0,
+		},
+		{
+			"the same while another runs", "V1",
+			all(pub("p.1", 1), start("b", "p.1", 1), kill, start("a", "p.1", 1), end("b", "p.1")), check.Broken, 2,
+		},
+		{
+			"order of what nobody published is not judged", "V2",
+			all(start("a", "p.1", 1), start("b", "p.2", 2), end("a", "p.1"), end("b", "p.2")), check.Inconclusive, 0,
+		},
+		{
+			"the same, published", "V2",
+			all(pub("p.1", 1), pub("p.2", 2), start("a", "p.1", 1), start("b", "p.2", 2), end("a", "p.1"), end("b", "p.2")), check.Broken, 3,
+		},
+		{
+			"dead-lettered without a start, and redriven", "V2",
 			all(pub("p.1", 1), pub("p.2", 2), history.Event{Proc: "q", Op: history.OpDead, ID: "p.1"},
-				start("a", "p.2", 2), end("a", "p.2"), start("a", "p.1", 1), end("a", "p.1")), check.Held, 0},
-		{"a message is started below the commit, and was not received before", "V4",
-			all(at(start("a", "p.2", 2), "1"), at(end("a", "p.2"), "1"), commit("a", "2"), at(start("a", "p.1", 1), "0"), at(end("a", "p.1"), "0")), check.Broken, 2},
-		{"one that was terminal before comes again below the commit", "V4",
-			all(at(start("a", "p.1", 1), "0"), at(end("a", "p.1"), "0"), commit("a", "1"), at(start("b", "p.1", 1), "0"), at(end("b", "p.1"), "0"), drained), check.Held, 0},
-		{"received below the commit and dead-lettered later", "V4",
-			all(commit("a", "1"), at(history.Event{Proc: "b", Op: history.OpRecv, ID: "p.1"}, "0"), history.Event{Proc: "q", Op: history.OpDead, ID: "p.1"}, drained), check.Held, 0},
-		{"received below the commit and never heard of again", "V4",
-			all(commit("a", "1"), at(history.Event{Proc: "b", Op: history.OpRecv, ID: "p.1"}, "0"), drained), check.Broken, 2},
+				start("a", "p.2", 2), end("a", "p.2"), start("a", "p.1", 1), end("a", "p.1")), check.Held, 0,
+		},
+		{
+			"a message is started below the commit, and was not received before", "V4",
+			all(at(start("a", "p.2", 2), "1"), at(end("a", "p.2"), "1"), commit("a", "2"), at(start("a", "p.1", 1), "0"), at(end("a", "p.1"), "0")), check.Broken, 2,
+		},
+		{
+			"one that was terminal before comes again below the commit", "V4",
+			all(at(start("a", "p.1", 1), "0"), at(end("a", "p.1"), "0"), commit("a", "1"), at(start("b", "p.1", 1), "0"), at(end("b", "p.1"), "0"), drained), check.Held, 0,
+		},
+		{
+			"received below the commit and dead-lettered later", "V4",
+			all(commit("a", "1"), at(history.Event{Proc: "b", Op: history.OpRecv, ID: "p.1"}, "0"), history.Event{Proc: "q", Op: history.OpDead, ID: "p.1"}, drained), check.Held, 0,
+		},
+		{
+			"received below the commit and never heard of again", "V4",
+			all(commit("a", "1"), at(history.Event{Proc: "b", Op: history.OpRecv, ID: "p.1"}, "0"), drained), check.Broken, 2,
+		},
 		{"a commit after the revoke", "V4", all(own(history.OpAssign, "a"), own(history.OpRevoke, "a"), commit("a", "1")), check.Broken, 2},
 		{"a commit after revoke and assign", "V4", all(own(history.OpRevoke, "a"), own(history.OpAssign, "a"), commit("a", "1")), check.Held, 0},
 		{"a commit of the next owner", "V4", all(own(history.OpRevoke, "a"), own(history.OpAssign, "b"), commit("b", "1")), check.Held, 0},

@@ -136,7 +136,7 @@ func runControls(ctx context.Context, args []string, out io.Writer) (int, error)
 		if err != nil {
 			return exitUsage, err
 		}
-		defer os.RemoveAll(tmp)
+		defer func() { _ = os.RemoveAll(tmp) }()
 		where = tmp
 	}
 	all := map[string]played{}

@@ -44,7 +44,7 @@ func runListen(ctx context.Context, args []string, in io.Reader, out io.Writer) 
 	book := logbook.NewBook(f)
 	err = book.Serve(ctx, ln)
 	fmt.Fprintf(out, "%d events in %s\n", book.Events(), *file)
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err := errors.Join(err, f.Close()); err != nil {
 		return exitBroken, err
 	}
 	return exitOK, nil

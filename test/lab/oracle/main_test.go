@@ -411,9 +411,15 @@ func TestListenRefuses(t *testing.T) {
 	used := write(t, overlapping()...)
 	fresh := filepath.Join(t.TempDir(), "x.jsonl")
 	for _, args := range [][]string{
-		{}, {"--listen", "127.0.0.1:0"}, {"--out", fresh}, {"--listen", "0.0.0.0:0", "--out", fresh},
-		{"--listen", ":0", "--out", fresh}, {"--listen", "localhost", "--out", fresh}, {"--listen", "127.0.0.1:0", "--out", used},
-		{"--listen", "127.0.0.1:0", "--out", fresh, "more"}, {"--listen", "127.0.0.1:0", "--out", t.TempDir()},
+		{},
+		{"--listen", "127.0.0.1:0"},
+		{"--out", fresh},
+		{"--listen", "0.0.0.0:0", "--out", fresh},
+		{"--listen", ":0", "--out", fresh},
+		{"--listen", "localhost", "--out", fresh},
+		{"--listen", "127.0.0.1:0", "--out", used},
+		{"--listen", "127.0.0.1:0", "--out", fresh, "more"},
+		{"--listen", "127.0.0.1:0", "--out", t.TempDir()},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		code, err := run(ctx, args, strings.NewReader(""), io.Discard)

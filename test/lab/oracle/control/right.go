@@ -36,7 +36,7 @@ func right(s *stage, dest driver.Destination) error {
 		return err
 	}
 	p := &play{stage: s, dest: dest, victim: all[4+s.rng.IntN(8)].ID, reached: make(chan struct{}), burial: make(chan struct{})}
-	defer sync.OnceFunc(p.bury)() // the killed handler must not outlive the run
+	defer p.bury() // the killed handler must not outlive the run
 	fourth := len(all) / 4
 	if err := p.acts(
 		func() error { return s.fill(d, dest, all[2*fourth:3*fourth]) },
@@ -239,7 +239,7 @@ func (w *worker) die() error {
 	// A Receive that is woken by the eviction before it sees the end of its ctx would join
 	// the group again, and keep partitions that nobody serves: the calls have to be over.
 	w.life.calls.Lock()
-	w.life.calls.Unlock() //nolint:staticcheck // only waits
+	w.life.calls.Unlock() //nolint:gocritic,staticcheck // only waits
 	return w.member.die()
 }
 

@@ -187,7 +187,7 @@ func TestServeEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
+		t.Cleanup(func() { _ = c.Close() })
 		conns = append(conns, c)
 	}
 	if _, err := conns[0].Write([]byte(hello)); err != nil {
