@@ -54,6 +54,7 @@ const (
 
 func testStorm(t *testing.T, on ground, inject bool, last time.Duration) {
 	s := newScene(t, on, core.Queue("storm").Keyed(stormParts))
+	s.prepare = forgotten
 	st := &storm{scene: s}
 	if inject {
 		st.faults = map[string]int{}
@@ -82,7 +83,7 @@ func testStorm(t *testing.T, on ground, inject bool, last time.Duration) {
 	st.calm()
 	s.drained(60 * time.Second)
 	st.end()
-	ids := []string{"I1", "I2", "I3", "I4", "I6", "I7", "I10.dead", "V1", "V2", "V3", "V4", "V6"}
+	ids := []string{"I1", "I2", "I3", "I4", "I6", "I7", "I10.dead", "V1", "V2", "V3", "V4", "V5", "V6"}
 	h := s.judge(check.Params{Attempts: attempts, ResetOnCrash: true}, ids...)
 	st.report(h, inject)
 }
@@ -213,14 +214,8 @@ func (st *storm) calm() {
 	st.t.Logf("%d members came; harm done: %v, errors answered: %d", st.joined, st.faults, hits)
 }
 
-// doneOnce is a message that was completed. forgotten: a later owner of its partition has
-// committed without having read so far. That commit replaces the state that tells of it:
-// core waits with it for 2 s, but not when it has to let go.
-type doneOnce struct {
-	proc, partition string
-	offset          int
-	forgotten       bool
-}
+// doneOnce is a message that was completed.
+type doneOnce struct{ forgotten bool }
 
 func (st *storm) report(h *history.History, inject bool) {
 	st.t.Helper()
@@ -228,30 +223,23 @@ func (st *storm) report(h *history.History, inject bool) {
 	since, begun := map[string]int64{}, map[string]int64{}
 	done := map[string]*doneOnce{}
 	again, forgotten, handovers, lost := 0, 0, 0, 0
-	read := map[string]int{} // how far the owner of a partition has read
 	for i := range h.Events {
 		e := &h.Events[i]
-		at, _ := strconv.Atoi(e.Position)
 		switch {
+		case e.Op == history.OpLost && e.ID != "": // see forgotten
+			if d := done[e.ID]; d != nil {
+				d.forgotten = true
+			}
 		case e.Op == history.OpLog && e.Class == saidRevoke, e.Op == history.OpLost:
 			if e.Op == history.OpLost {
 				lost++
 			}
 			since[e.Partition] = e.T
 		case e.Op == history.OpAssign:
-			read[e.Partition] = -1
 			if from, ok := since[e.Partition]; ok {
 				pauses = append(pauses, time.Duration(e.T-from))
 				delete(since, e.Partition)
 				handovers++
-			}
-		case e.Op == history.OpRecv:
-			read[e.Partition] = max(read[e.Partition], at)
-		case e.Op == history.OpCommit:
-			for _, d := range done {
-				if d.partition == e.Partition && d.proc != e.Proc && d.offset > read[e.Partition] {
-					d.forgotten = true
-				}
 			}
 		case e.Op == history.OpStart:
 			begun[e.Proc+e.ID] = e.T
@@ -265,11 +253,7 @@ func (st *storm) report(h *history.History, inject bool) {
 		case e.Op == history.OpEnd:
 			handlers = append(handlers, time.Duration(e.T-begun[e.Proc+e.ID]))
 			if e.Outcome == history.OK {
-				done[e.ID] = &doneOnce{proc: e.Proc, partition: e.Partition, offset: at}
-			}
-		case e.Op == history.OpSettled && e.Class == "":
-			if d := done[e.ID]; d != nil && d.forgotten {
-				d.forgotten = false // the commit that moved past it came first
+				done[e.ID] = &doneOnce{}
 			}
 		}
 	}
