@@ -28,6 +28,7 @@ const (
 const (
 	conformanceTests = module + "/test/conformance/all"
 	faultTests       = module + "/test/chaos/faults"
+	sessionTests     = module + "/test/chaos/sessions"
 )
 
 // onRealBrokers are the conformance tests that wait most of the time, each for a broker
@@ -45,16 +46,23 @@ func (s *session) unit() {
 		return
 	}
 	pkgs := strings.Fields(string(out))
-	conformance, faults := slices.Contains(pkgs, conformanceTests), slices.Contains(pkgs, faultTests)
-	pkgs = slices.DeleteFunc(pkgs, func(p string) bool { return p == repoRules || p == faultTests || p == conformanceTests })
+	conformance := slices.Contains(pkgs, conformanceTests)
+	var alone []string // one after the other
+	pkgs = slices.DeleteFunc(pkgs, func(p string) bool {
+		if p == faultTests || p == sessionTests {
+			alone = append(alone, p)
+			return true
+		}
+		return p == repoRules || p == conformanceTests
+	})
 	if len(pkgs) > 0 {
 		s.test(pkgs, race, nil)
 	}
 	if conformance {
 		s.conformance(race, "VARAL_SCORECARD="+filepath.Join(s.root, "test", "conformance", "scorecard.json"))
 	}
-	if faults {
-		s.test([]string{faultTests}, race, nil)
+	for _, p := range alone {
+		s.test([]string{p}, race, nil)
 	}
 }
 
