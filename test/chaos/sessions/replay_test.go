@@ -27,7 +27,7 @@ const (
 	stuck       = "p1.1"
 )
 
-func TestReplayAfterKill(t *testing.T) { //nolint:paralleltest // see turns
+func TestReplayAfterKill(t *testing.T) { // not in parallel to the others: see turns
 	for name, c := range map[string]struct {
 		on   func(*testing.T) ground
 		done int
