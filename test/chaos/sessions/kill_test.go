@@ -27,7 +27,7 @@ const (
 
 // TestKillAtFailpoints: a SIGKILL before and after each step of a message and of a hand-over
 // loses nothing, turns nothing around, and has done again only what was not settled.
-func TestKillAtFailpoints(t *testing.T) { //nolint:paralleltest // see turns
+func TestKillAtFailpoints(t *testing.T) { // not in parallel to the others: see turns
 	for name, on := range map[string]func(*testing.T) ground{
 		"Kafka":    func(t *testing.T) ground { return live(t, "kafka") },
 		"RabbitMQ": func(t *testing.T) ground { return live(t, "rabbitmq") },
