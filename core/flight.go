@@ -68,6 +68,7 @@ type progress struct {
 	tries    int // failed tries of the phase (dead letter, emit, hop)
 
 	seq      uint64 // in asg.ring (UpTo)
+	inRing   bool   // asg.ring points to it, until it is done
 	size     int
 	deadline time.Time     // end of the lease; zero = none
 	lease    time.Duration // length of the lease

@@ -237,7 +237,7 @@ func (s *Consumer) enterOne(f *flight, a *assignment, now time.Time) {
 	s.budget.Take(f.size)
 	s.flights.add(f)
 	if s.caps.Settle == driver.UpTo {
-		f.seq = a.ring.Add(placeOf(f))
+		f.seq, f.inRing = a.ring.Add(placeOf(f)), true
 		if a.known != nil {
 			s.recall(f, a, now)
 		}

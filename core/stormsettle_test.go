@@ -65,9 +65,11 @@ func (b *storm) ended(epoch uint64, id string) bool {
 		b.stateBytes > 0 && b.effects.succeededEver(id, b.confirmed)
 }
 
-// handedOver: what a clean revoke leaves done is not done again by the next owner.
+// handedOver: what a clean revoke leaves done is not done again by the next owner. Not
+// so with the ladder: a revoke does not wait for a run that was abandoned, which may
+// succeed between the state of the last commit and the end of the revoke.
 func (b *storm) handedOver(p *stormPart) {
-	if b.stateBytes < 4096 || b.ladder { // nobody waits for a run that was abandoned
+	if b.stateBytes < 4096 || b.ladder {
 		return
 	}
 	p.finished = map[string]bool{}

@@ -319,8 +319,15 @@ func (s *Consumer) roomChanged() {
 
 // recycle keeps a flight for the next message. It must be out of every list, queue
 // and settlement: one dropped while it was queued is left to the garbage collector,
-// because the run queue still points to it. Callers hold mu.
+// because the run queue still points to it, and so is one that a log's partition lets go
+// of unfinished, because its ring does. The losing interleaving without that: in a revoke
+// one attempt fails and is abandoned, a message of another partition takes its flight,
+// a last attempt ends; the state beside the final commit then tells of the abandoned
+// message what is true of the other one, with its key that it is complete. Callers hold mu.
 func (s *Consumer) recycle(f *flight) {
+	if f.inRing && !f.asg.closed {
+		return
+	}
 	if !f.released || f.extend || f.heap >= 0 || s.frees >= max(maxFreeFlights, min(s.budget.MaxRecords, 64<<10)) {
 		return
 	}
@@ -363,6 +370,7 @@ func (s *Consumer) finishLocked(f *flight, st driver.Settlement) {
 // markDone moves the watermark of a log. Callers hold mu.
 func (s *Consumer) markDone(f *flight) {
 	a := f.asg
+	f.inRing = false
 	a.version++
 	if f.failures+f.restored+int(f.crashes) > 0 {
 		a.tried--
