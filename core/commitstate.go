@@ -194,6 +194,10 @@ func (s *Consumer) worthState(a *assignment, final bool) bool {
 	return a.tried > 0 || a.longRuns > 0 || behind >= minBehind || behind > 0 && (final || !a.moved)
 }
 
+// knowsBeyond reports whether the state that a was given tells of positions behind offset:
+// a state that is written now would forget them, since they have not come again.
+func (a *assignment) knowsBeyond(offset int64) bool { return a.known != nil && offset < a.known.Last() }
+
 // stage puts the commit of one log together and reports whether there is one to send
 // now. A commit that moves the position goes out by itself, a state with it when it is
 // worth one; a state alone when there is news. Callers hold mu.
@@ -203,6 +207,11 @@ func (s *Consumer) stage(a *assignment, now time.Time) (send, later bool) {
 	stateful := noting || s.worthState(a, final)
 	if (stateful || a.known != nil) && !final && !noting && now.Before(a.nextState) {
 		return false, true
+	}
+	if last, _ := a.ring.Last(); final && !a.moved && !a.saidNote && a.knowsBeyond(last.offset) {
+		// The state that is there says more than we could, about the same position.
+		a.saved, a.unsaid = a.version, false
+		return false, false
 	}
 	if takeBack := a.saidNote && (final || a.noteOver); !stateful && !a.moved && !takeBack {
 		a.saved, a.unsaid = a.version, false

@@ -38,7 +38,7 @@ func (s *Consumer) hasDeadLetter() bool {
 // committed, and reports whether it did. Callers hold mu.
 func (s *Consumer) holdBack(f *flight, a *assignment) bool {
 	g := &a.guard
-	if !g.begun && f.phase == phaseHandle && f.rec.Offset >= 0 && s.guards() {
+	if !g.begun && f.phase == phaseHandle && f.rec.Offset >= 0 && s.guards() && (f.crashes > 0 || !a.knowsBeyond(f.rec.Offset)) {
 		g.begun, g.closed, g.alone = true, true, -1
 		if int(f.crashes) >= max(1, s.p.Quarantine-1) {
 			g.alone = 0
