@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,11 +23,20 @@ func slowRevoke(t *testing.T, n int, fate error) *fake {
 	f := logFake(n, keys...)
 	f.more = []string{"p2"}
 	var heir *fake
-	gates := map[string]chan error{}
+	var mu sync.Mutex
+	gates := map[string]chan error{} // made in the bubble; guarded by mu
+	gate := func(id string) chan error {
+		mu.Lock()
+		defer mu.Unlock()
+		if gates[id] == nil {
+			gates[id] = make(chan error)
+		}
+		return gates[id]
+	}
 	h := func(ctx context.Context, d *core.Delivery) error {
 		if d.ID == "m1" || d.ID == fmt.Sprint("m", n) || d.Partition == "p2" {
 			select {
-			case err := <-gates[d.ID]:
+			case err := <-gate(d.ID):
 				return err
 			case <-ctx.Done():
 				return ctx.Err()
@@ -35,20 +45,17 @@ func slowRevoke(t *testing.T, n int, fate error) *fake {
 		return nil
 	}
 	bubble(t, f, h, func(*core.Consumer) {
-		for _, id := range []string{"m1", fmt.Sprint("m", n), "other"} {
-			gates[id] = make(chan error)
-		}
 		time.Sleep(time.Second)
 		let := make(chan struct{})
 		go func() { f.sub.Revoke(context.Background(), []string{""}); close(let) }()
 		synctest.Wait()
-		gates["m1"] <- fate
+		gate("m1") <- fate
 		synctest.Wait()
 		other := msg("other", "stranger")
 		other.Receipt.Partition = "p2"
 		f.push(other)
 		synctest.Wait()
-		gates[fmt.Sprint("m", n)] <- nil
+		gate(fmt.Sprint("m", n)) <- nil
 		<-let
 		heir = f.next(t, n, keys...)
 	}, byKey, retryAfter(time.Second), edit("drain", func(p *core.Policy) { p.DrainTimeout = -1 }))
