@@ -117,7 +117,7 @@ func position(offset int64) string {
 
 var dispositions = map[driver.Disposition]string{
 	driver.Ack: history.Ack, driver.Nack: history.Nack, driver.Return: history.Return,
-	driver.Reject: history.Reject, driver.Extend: history.Extend,
+	driver.Reject: history.Reject, driver.Extend: history.Extend, driver.Hold: history.Ack,
 }
 
 // settling marks when a Settle began: its answer may come a freeze later.
@@ -136,7 +136,11 @@ func (c *recorded) Settle(ctx context.Context, batch []driver.Settlement) error 
 		res := driver.ResultAt(err, i)
 		covered := []entry{e}
 		if c.upTo && known {
-			covered = c.upToLocked(e, res == nil)
+			next := e.offset + 1
+			if batch[i].Disposition == driver.Hold { // what is before it is done
+				next--
+			}
+			covered = c.upToLocked(e, next, res == nil)
 		}
 		for _, x := range covered {
 			c.emit(history.Event{
@@ -151,18 +155,18 @@ func (c *recorded) Settle(ctx context.Context, batch []driver.Settlement) error 
 	return err
 }
 
-// upToLocked returns what a commit up to e covers, and records an accepted one. The
+// upToLocked returns what a commit that puts the group at next covers, and records an accepted one. The
 // receipt of e is kept: core may commit the same place again.
-func (c *recorded) upToLocked(e entry, accepted bool) []entry {
+func (c *recorded) upToLocked(e entry, next int64, accepted bool) []entry {
 	log := c.logs[e.r.lane]
 	n := 0
-	for n < len(log) && log[n].offset <= e.offset {
+	for n < len(log) && log[n].offset < next {
 		n++
 	}
 	covered := log[:n:n]
 	if accepted {
 		c.logs[e.r.lane] = log[n:]
-		c.emit(history.Event{Op: history.OpCommit, Group: group, Partition: e.r.partition, Position: position(e.offset + 1)})
+		c.emit(history.Event{Op: history.OpCommit, Group: group, Partition: e.r.partition, Position: position(next)})
 	}
 	return covered
 }

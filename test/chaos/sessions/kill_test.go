@@ -66,7 +66,7 @@ func testKill(t *testing.T, on ground, point string) {
 	s.settled(victims+1, partitions)
 	stop := s.feed(160, 4, 8)
 	defer stop()
-	s.await("some work", 30*time.Second, countEnds(100))
+	s.await("some work", 60*time.Second, countEnds(100))
 	for _, p := range dying {
 		if err := p.Send(chaos.Command{Cmd: "arm"}); err != nil {
 			t.Fatal(err)
@@ -75,7 +75,7 @@ func testKill(t *testing.T, on ground, point string) {
 	s.start("c9", a, false) // the hand-over that some of the points are about
 	if point == revokeBegun || point == revokeEnded {
 		here := 0
-		s.await("all victims at "+point, 30*time.Second, func(e *history.Event) bool {
+		s.await("all victims at "+point, 90*time.Second, func(e *history.Event) bool {
 			if e.Class == saidPoint+point {
 				here++
 			}
@@ -99,7 +99,7 @@ func testKill(t *testing.T, on ground, point string) {
 		return e.Op == history.OpStart && n > top[name]
 	})
 	// Enough of each key for the order of its dead letters to be told.
-	s.await("some more work", 30*time.Second, countEnds(320))
+	s.await("some more work", 60*time.Second, countEnds(320))
 	stop()
 	s.drained(60 * time.Second)
 	s.leave()
