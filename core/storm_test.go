@@ -145,7 +145,9 @@ func (b *storm) assign(p *stormPart) {
 	}
 	b.epoch++
 	p.epoch, p.since, p.next = b.epoch, time.Now(), p.committed
-	p.settles, p.assigned = true, true
+	// Closed until core knows the epoch, also where nothing was revoked: a message of the new
+	// epoch that is returned before Assigned is stale to core, and nobody hands it out again.
+	p.settles, p.assigned, p.open = true, true, false
 	b.giveBack(p)
 	a := driver.Assignment{Partition: p.name, Epoch: p.epoch, Fence: p.epoch}
 	if b.stateBytes > 0 {
