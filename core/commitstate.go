@@ -56,7 +56,7 @@ type commitState struct {
 	known       *state.Completed // what was completed before, nil = nothing; dropped once passed
 	version     uint64           // grows with every completion and failure
 	saved       uint64           // the version committed last
-	noted       bool             // that commit says what is about to run
+	noted       *flight          // that commit says that it is about to run; nil = nobody
 	saidNote    bool             // and that has not been taken back
 	noteOver    bool             // and is to be
 	unsaid      bool             // that commit did not say what is completed behind it
@@ -203,7 +203,11 @@ func (a *assignment) knowsBeyond(offset int64) bool { return a.known != nil && o
 // worth one; a state alone when there is news. Callers hold mu.
 func (s *Consumer) stage(a *assignment, now time.Time) (send, later bool) {
 	final := a.drain || s.draining
-	noting := a.guard.noting != nil && !final
+	noted := a.guard.noting
+	if final {
+		noted = nil
+	}
+	noting := noted != nil
 	stateful := noting || s.worthState(a, final)
 	if (stateful || a.known != nil) && !final && !noting && now.Before(a.nextState) {
 		return false, true
@@ -233,7 +237,7 @@ func (s *Consumer) stage(a *assignment, now time.Time) (send, later bool) {
 		a.snap = s.snapshot(a, base)
 	}
 	a.moved, a.saved, a.unsaid = false, a.version, !stateful && a.ring.Behind() > 0
-	a.noted = noting
+	a.noted = noted
 	return true, false
 }
 
@@ -279,7 +283,7 @@ func (s *Consumer) lookAround() {
 			f.asg.longRuns++
 		}
 	}
-	s.endGuards(time.Now())
+	s.endGuards(time.Now()) // a suspect may run for long, with nothing to settle
 	for _, a := range s.parts {
 		if (a.version != a.saved || a.unsaid) && !a.drain && (!a.movedLately || a.tried > 0 || a.longRuns > 0) {
 			s.markDirty(a)

@@ -413,3 +413,69 @@ func TestCleanEndsAreNoCrashes(t *testing.T) {
 		}
 	}
 }
+
+// TestWorkGoesOnWhileCommitsFail: a beginning that cannot be noted holds nothing up for long.
+func TestWorkGoesOnWhileCommitsFail(t *testing.T) {
+	t.Parallel()
+	f := logFake(10)
+	f.onSettle = func([]driver.Settlement) error { return driver.Errorf("settle", driver.Transient, "down") }
+	var seen runs
+	bubble(t, f, func(_ context.Context, d *core.Delivery) error { seen.add(d); return nil }, func(*core.Consumer) {
+		time.Sleep(2 * time.Second)
+		seen.mu.Lock()
+		early := len(seen.of)
+		seen.mu.Unlock()
+		time.Sleep(8 * time.Second)
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		if early > 0 || len(seen.of) != 10 {
+			t.Errorf("%d ran before the note was committed, %d of 10 after 10 s", early, len(seen.of))
+		}
+		f.mu.Lock()
+		f.onSettle = nil
+		f.mu.Unlock()
+	}, edit("dead", func(p *core.Policy) { p.DeadLetter = core.Queue("dlq") }))
+	if final, _ := f.settlements(); len(final) == 0 || final[len(final)-1].Receipt.Seq != 10 {
+		t.Errorf("committed in the end: %v", final)
+	}
+}
+
+// TestLongSuspectHoldsNobodyForLong: a message under suspicion may be innocent and slow.
+func TestLongSuspectHoldsNobodyForLong(t *testing.T) {
+	t.Parallel()
+	_, last := crashes(t, 3, nil, map[string]bool{"m1": true})
+	if len(last.sent("dlq")) != 1 {
+		t.Fatal("the poison was not found")
+	}
+	f := logFake(10)
+	dead := edit("dead", func(p *core.Policy) { p.DeadLetter, p.DrainTimeout = core.Queue("dlq"), -1 })
+	for range 2 { // two unclean ends while m1 runs, which are not its fault
+		var killed *fake
+		bubble(t, f, func(ctx context.Context, _ *core.Delivery) error { <-ctx.Done(); return ctx.Err() },
+			func(*core.Consumer) { time.Sleep(time.Second); killed = f.next(t, 10) }, dead)
+		f = killed
+	}
+	var seen runs
+	bubble(t, f, func(ctx context.Context, d *core.Delivery) error {
+		if seen.add(d); d.ID == "m1" {
+			time.Sleep(time.Minute)
+		}
+		return nil
+	}, func(*core.Consumer) {
+		time.Sleep(3 * time.Second)
+		seen.mu.Lock()
+		alone := len(seen.of)
+		seen.mu.Unlock()
+		time.Sleep(7 * time.Second)
+		seen.mu.Lock()
+		all := len(seen.of)
+		seen.mu.Unlock()
+		if alone != 1 || all != 10 {
+			t.Errorf("%d after 3 s and %d after 10 s, want m1 alone and then all", alone, all)
+		}
+		time.Sleep(2 * time.Minute)
+	}, edit("dead", func(p *core.Policy) { p.DeadLetter = core.Queue("dlq") }))
+	if n := len(f.sent("dlq")); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}

@@ -64,10 +64,10 @@ type Consumer struct {
 	crowded    map[*lane]*assignment
 	suspects   []*assignment // whose messages run one at a time after unclean ends
 	suspect    *flight       // the one that runs, or is about to; nil = none
-	guardUntil time.Time
-	active     int // assignments with anything in flight
-	fullParts  int // assignments that are full
-	pruneAt    int // as many blocked keys are looked through for old ones
+	guarded    []*assignment // that hold messages back until a note is committed
+	active     int           // assignments with anything in flight
+	fullParts  int           // assignments that are full
+	pruneAt    int           // as many blocked keys are looked through for old ones
 	settling   []settleEntry
 	dirty      []*assignment
 	flushers   []chan struct{} // closed after the next round of the settler

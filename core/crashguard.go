@@ -13,10 +13,9 @@ import (
 // allows on, the partition's messages run one at a time, each noted before, until enough
 // of them have ended or some time has passed: the next note then names the culprit.
 
-const (
-	// guardFor bounds how long messages run one at a time.
-	guardFor = 5 * time.Second
-)
+// guardFor bounds how long messages run one at a time, and how long one waits for the
+// commit of its beginning: while commits fail the work goes on unguarded.
+const guardFor = 5 * time.Second
 
 // guard is what an assignment keeps of this. Guarded by Consumer.mu.
 type guard struct {
@@ -25,6 +24,7 @@ type guard struct {
 	held   []*flight // in order
 	noting *flight   // its beginning is being committed; nil = nobody's
 	alone  int       // so many ran one at a time; -1 = they do not
+	until  time.Time // it opens by itself
 }
 
 // guards tells whether beginnings are noted at all.
@@ -39,11 +39,11 @@ func (s *Consumer) hasDeadLetter() bool {
 func (s *Consumer) holdBack(f *flight, a *assignment) bool {
 	g := &a.guard
 	if !g.begun && f.phase == phaseHandle && f.rec.Offset >= 0 && s.guards() && (f.crashes > 0 || !a.knowsBeyond(f.rec.Offset)) {
-		g.begun, g.closed, g.alone = true, true, -1
+		g.begun, g.closed, g.alone, g.until = true, true, -1, time.Now().Add(guardFor)
+		s.guarded = append(s.guarded, a)
 		if int(f.crashes) >= max(1, s.p.Quarantine-1) {
 			g.alone = 0
 			s.suspects = append(s.suspects, a)
-			s.guardUntil = time.Now().Add(guardFor)
 		} else {
 			s.note(f)
 		}
@@ -67,11 +67,12 @@ func (s *Consumer) note(f *flight) {
 	signal(s.settleSome)
 }
 
-// noteConfirmed lets go of what waited for the commit of a beginning. Callers hold mu.
-func (s *Consumer) noteConfirmed(a *assignment) {
+// noteConfirmed lets go of what waited for the commit of f's beginning. Another may have
+// taken its turn meanwhile: that one waits for a commit of its own. Callers hold mu.
+func (s *Consumer) noteConfirmed(f *flight) {
+	a := f.asg
 	g := &a.guard
-	f := g.noting
-	if f == nil {
+	if g.noting != f {
 		return
 	}
 	g.noting = nil
@@ -88,7 +89,8 @@ func (s *Consumer) noteConfirmed(a *assignment) {
 func (s *Consumer) openGuard(a *assignment) {
 	held := a.guard.held
 	a.guard.closed, a.guard.held, a.guard.alone, a.guard.noting = false, nil, -1, nil
-	s.suspects = slices.DeleteFunc(s.suspects, func(o *assignment) bool { return o == a })
+	same := func(o *assignment) bool { return o == a }
+	s.suspects, s.guarded = slices.DeleteFunc(s.suspects, same), slices.DeleteFunc(s.guarded, same)
 	for _, f := range held {
 		s.enqueue(f)
 	}
@@ -113,7 +115,7 @@ func (s *Consumer) nextSuspect() {
 	for s.suspect == nil && len(s.suspects) > 0 && !s.draining {
 		a := s.suspects[0]
 		g := &a.guard
-		if a.drain || g.alone > s.budget.MaxRecords || !time.Now().Before(s.guardUntil) {
+		if a.drain || g.alone > s.budget.MaxRecords || !time.Now().Before(g.until) {
 			s.openGuard(a)
 			continue
 		}
@@ -153,13 +155,18 @@ func (s *Consumer) unsuspect(f *flight) {
 	}
 }
 
-// endGuards ends the suspicion when its time is over. Callers hold mu.
+// endGuards opens the guards whose time is over. Callers hold mu.
 func (s *Consumer) endGuards(now time.Time) {
-	if len(s.suspects) == 0 || now.Before(s.guardUntil) {
-		return
+	for i := 0; i < len(s.guarded); {
+		a := s.guarded[i]
+		if now.Before(a.guard.until) {
+			i++
+			continue
+		}
+		if s.suspect != nil && s.suspect.asg == a {
+			s.suspect = nil
+		}
+		s.openGuard(a) // takes it off the list
 	}
-	s.suspect = nil
-	for len(s.suspects) > 0 {
-		s.openGuard(s.suspects[0])
-	}
+	s.nextSuspect()
 }

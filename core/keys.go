@@ -105,12 +105,20 @@ func (s *Consumer) blockedBy(f *flight) {
 // the key again if that fails. A key that DeadLetterKey has blocked is free again from
 // its next message on. ErrNotFound: the key is neither.
 func (s *Consumer) ResumeKey(key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.blocked[key]; ok && s.halted[key] == nil {
+		delete(s.blocked, key)
+		return nil
+	}
 	return s.unhalt(key, func(f *flight) { f.phase = phaseHandle })
 }
 
 // ReplayKey is ResumeKey with a fresh start: the message begins anew at attempt 1 with
 // everything its retry policy allows. ErrNotFound: the key is not halted.
 func (s *Consumer) ReplayKey(key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.unhalt(key, func(f *flight) {
 		if s.caps.Settle == driver.UpTo {
 			f.asg.tried-- // counted again with the next failure
@@ -125,22 +133,18 @@ func (s *Consumer) ReplayKey(key string) error {
 // with the reason "skipped" (without one it is dropped, counted and logged), and lets
 // the key go on behind it. ErrNotFound: the key is not halted.
 func (s *Consumer) SkipKey(key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.unhalt(key, func(f *flight) {
 		s.counts.KeysSkipped++
 		f.phase, f.reason, f.tries = phaseDead, reasonSkipped, 0
 	})
 }
 
-// unhalt ends the halt of a key, after change.
+// unhalt ends the halt of a key, after change. Callers hold mu.
 func (s *Consumer) unhalt(key string, change func(*flight)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	f := s.halted[key]
 	if f == nil {
-		if _, ok := s.blocked[key]; ok {
-			delete(s.blocked, key)
-			return nil
-		}
 		return driver.Errorf("key of "+s.name, driver.NotFound, "key %s is not halted here: see Consumer.Keys, and ask the consumer that owns its partition", quoted(key))
 	}
 	delete(s.halted, key)

@@ -146,6 +146,11 @@ func TestDeadLetteredKeyTakesItsSuffixAlong(t *testing.T) {
 		}
 		f.push(msg("a4", "a"))
 		wantRuns(t, d, "blocked")
+		for name, verb := range map[string]func(string) error{"skip": s.SkipKey, "replay": s.ReplayKey} {
+			if err := verb("a"); !errors.Is(err, core.ErrNotFound) {
+				t.Errorf("%s of a key that is not halted: %v", name, err)
+			}
+		}
 		do(t, s.ResumeKey("a"))
 		f.push(msg("a5", "a"))
 		wantRuns(t, d, "resumed", "a5")

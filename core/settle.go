@@ -106,6 +106,7 @@ func (s *Consumer) settler() {
 // and a buffer to use again.
 func (s *Consumer) settleRound(left, spare []settleEntry, wire *[]driver.Settlement) (again, buf []settleEntry) {
 	s.mu.Lock()
+	s.endGuards(time.Now())              // while commits fail nobody looks around
 	round := append(left, s.settling...) //nolint:gocritic // left is given up by the caller
 	clear(s.settling)
 	s.settling = s.settling[:0]
@@ -302,9 +303,9 @@ func (s *Consumer) dropBehind(lost *flight) {
 
 // committed takes the outcome of a log's commit.
 func (s *Consumer) committed(a *assignment, err error) {
-	if a.noted && !a.closed {
-		a.noted = false
-		s.noteConfirmed(a)
+	if f := a.noted; f != nil && !a.closed {
+		a.noted = nil
+		s.noteConfirmed(f)
 	}
 	if err != nil {
 		s.counts.LeaseLost++

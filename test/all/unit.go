@@ -29,6 +29,7 @@ const (
 	conformanceTests = module + "/test/conformance/all"
 	faultTests       = module + "/test/chaos/faults"
 	sessionTests     = module + "/test/chaos/sessions"
+	restartTests     = module + "/adapters/rabbitmq" // one of them
 )
 
 // onRealBrokers are the conformance tests that wait most of the time, each for a broker
@@ -60,6 +61,9 @@ func (s *session) unit() {
 	}
 	if conformance {
 		s.conformance(race, "VARAL_SCORECARD="+filepath.Join(s.root, "test", "conformance", "scorecard.json"))
+	}
+	if conformance && slices.Contains(s.started, "rabbitmq") {
+		s.test([]string{restartTests}, race, []string{"VARAL_RESTART=rabbitmq"}, "-run=^TestBrokerRestart$")
 	}
 	for _, p := range alone {
 		s.test([]string{p}, race, nil)

@@ -132,18 +132,7 @@ func (s *session) runSessions(ctx context.Context, o sessions.Options, asJSON bo
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		err = s.printJSON(r)
-	} else {
-		err = s.printSessions(r)
-	}
-	switch {
-	case !r.Clean():
-		return &coded{Failed, errFound} // a closed pipe must not turn a loss into success
-	case err != nil:
-		return err
-	}
-	return nil
+	return s.report(r, r.Clean(), asJSON, func() error { return s.printSessions(r) })
 }
 
 // printSessions is the table at the end.

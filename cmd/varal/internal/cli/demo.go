@@ -81,18 +81,7 @@ func (s *session) runDemo(ctx context.Context, o demo.Options, asJSON bool) erro
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		err = s.printJSON(r)
-	} else {
-		err = s.printAccount(r)
-	}
-	switch {
-	case !r.Clean():
-		return &coded{Failed, errFound} // a closed pipe must not turn a loss into success
-	case err != nil:
-		return err
-	}
-	return nil
+	return s.report(r, r.Clean(), asJSON, func() error { return s.printAccount(r) })
 }
 
 // printAccount is the table at the end.

@@ -84,3 +84,17 @@ func (s *session) table(w io.Writer, rows [][]string, numbers func(col int) bool
 	_, err := io.WriteString(w, out.String())
 	return err
 }
+
+// report prints what a run found, and returns errFound unless it is clean.
+func (s *session) report(v any, clean, asJSON bool, table func() error) error {
+	var err error
+	if asJSON {
+		err = s.printJSON(v)
+	} else {
+		err = table()
+	}
+	if !clean {
+		return &coded{Failed, errFound} // a closed pipe must not turn a loss into success
+	}
+	return err
+}
