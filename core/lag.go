@@ -13,6 +13,10 @@ type Lag struct {
 	// Messages the group has still to settle, those in flight included; -1 = the broker
 	// does not say.
 	Messages int64 `json:"messages"`
+	// AtLeast: the broker does not count what it has handed out (RabbitMQ), so Messages is
+	// what it still has and what is in flight here. Missing are what other members hold and
+	// what has been fetched and not received: up to the limit in flight for each member.
+	AtLeast bool `json:"at_least,omitempty"`
 	// Oldest is the age of the oldest of them: by the broker where it says, at least that of
 	// what is in flight here.
 	Oldest time.Duration `json:"oldest_ns"`
@@ -41,10 +45,21 @@ func (s *Consumer) Lag(ctx context.Context) (Lag, error) {
 	}
 	l := Lag{Messages: st.Lag, Oldest: max(st.Oldest, 0)}
 	if l.Messages < 0 && st.Ready >= 0 {
-		l.Messages = st.Ready + max(st.InFlight, 0) + max(st.Delayed, 0)
+		out := st.InFlight
+		if out < 0 {
+			here, _ := s.inFlight()
+			out, l.AtLeast = int64(here), true
+		}
+		l.Messages = st.Ready + out + max(st.Delayed, 0)
 	}
 	s.hottest(&l)
 	return l, nil
+}
+
+func (s *Consumer) inFlight() (records int, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.budget.InUse()
 }
 
 // hottest fills in what is known here.
