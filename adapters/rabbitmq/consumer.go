@@ -243,7 +243,7 @@ func (b *taking) add(f *feed, d *amqp.Delivery) bool {
 	r := f.received(d)
 	if f.stream && !f.since.IsZero() {
 		if r.Time.Before(f.since) { // the broker starts with the chunk that holds it
-			f.skip(d)
+			b.c.spent(f, d)
 			return true
 		}
 		f.since = time.Time{}
@@ -255,6 +255,7 @@ func (b *taking) add(f *feed, d *amqp.Delivery) bool {
 	}
 	if f.stream {
 		f.next = r.Offset + 1
+		b.c.spent(f, d)
 	}
 	b.bytes += n
 	b.out = append(b.out, r)

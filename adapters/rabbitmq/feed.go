@@ -38,7 +38,8 @@ type feed struct {
 	next       int64 // streams: offsets below are not wanted
 	gapFrom    int64 // streams: the offset that must come first; -1 = any
 	since      time.Time
-	drained    int64 // streams: next to read after what back holds
+	drained    int64  // streams: next to read after what back holds
+	credited   uint64 // streams: up to this tag the broker has its credit back
 
 	gap atomic.Bool // streams: another offset than gapFrom came first; nothing is taken until the keeper has decided
 

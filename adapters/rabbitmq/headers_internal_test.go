@@ -137,7 +137,7 @@ func TestLedger(t *testing.T) {
 	if l.older != 6 || !l.settle(11) || l.older != 6 || !l.settle(4) || l.older != 5 {
 		t.Errorf("older %d", l.older)
 	}
-	if !l.settleTo(9) || l.out != 1 || l.prefix() != 10 {
+	if l.settleTo(9); l.out != 1 || l.prefix() != 10 {
 		t.Errorf("out %d", l.out)
 	}
 }

@@ -66,12 +66,10 @@ func (l *ledger) last() uint64 {
 	return 0
 }
 
-// settleTo marks every tag up to tag and reports whether tag itself was out.
-func (l *ledger) settleTo(tag uint64) bool {
-	was := l.settle(tag)
-	for t := l.base; t < tag && t < l.base+uint64(len(l.state)); t++ {
+// settleTo marks every tag up to tag.
+func (l *ledger) settleTo(tag uint64) {
+	for t := l.base; t <= tag && t < l.base+uint64(len(l.state)); t++ {
 		l.settle(t)
 	}
 	l.prefix()
-	return was
 }

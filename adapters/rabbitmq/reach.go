@@ -193,7 +193,7 @@ func (l *life) placed(ctx context.Context, p *part) (rec record, err error) {
 func (c *consumer) wanted(f *feed, d *amqp.Delivery) bool {
 	off := streamOffset(d)
 	if off < f.next {
-		f.skip(d)
+		c.spent(f, d)
 		return false
 	}
 	if f.gapFrom >= 0 && off != f.gapFrom {

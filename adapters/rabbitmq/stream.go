@@ -8,20 +8,30 @@ import (
 	"github.com/varal-go/varal/core/driver"
 )
 
-// skip gives the credit of a message back that core will not see.
-func (f *feed) skip(d *amqp.Delivery) {
+// spent takes note of a message of a stream that core has been given, or will not be
+// given, and gives the broker credit for more, by halves of what it may have out.
+//
+// Credit goes back with what is taken, not with what is done: an ack of a stream stores
+// nothing, and what core holds it counts by itself. Were credit to wait for the position,
+// a partition would stop once as many messages as that wait behind one that is stuck.
+func (c *consumer) spent(f *feed, d *amqp.Delivery) {
 	f.mu.Lock()
-	ok := f.ledger.settle(d.DeliveryTag)
-	f.ledger.prefix()
+	f.ledger.settleTo(d.DeliveryTag)
+	inherited := f.ledger.mark > 0
 	f.mu.Unlock()
-	if ok {
-		_ = f.ch.Ack(d.DeliveryTag, false) // a lost channel shows at the next look
+	if inherited {
+		c.poke(c.kick) // the limit changed before: perhaps there is room now
 	}
+	if (d.DeliveryTag-f.credited)*2 < uint64(f.prefetch) { //nolint:gosec // at least 1
+		return
+	}
+	f.credited = d.DeliveryTag
+	_ = f.ch.Ack(d.DeliveryTag, true) // a lost channel shows at the next look
 }
 
 // commit stores the highest position acked for this partition, with its state, as a
-// confirmed record in the owner queue, then gives the credit back. Nack and Return of a
-// log change nothing: core holds the message, and it is not committed.
+// confirmed record in the owner queue. Nack and Return of a log change nothing: core holds
+// the message, and it is not committed.
 func (c *consumer) commit(ctx context.Context, op string, f *feed, batch []driver.Settlement, mine []int, errs []error) {
 	last := -1
 	for _, i := range mine {
@@ -72,21 +82,6 @@ func (f *feed) store(ctx context.Context, c *consumer, op string, e *driver.Sett
 		}
 	}
 	f.acked = max(f.acked, next)
-	if e.Disposition == driver.Hold { // it is still with core
-		return nil
-	}
-	tag := uint64(e.Receipt.Seq)
-	f.mu.Lock()
-	ok := f.ledger.settleTo(tag)
-	f.mu.Unlock()
-	if !ok {
-		return nil // committed again, the credit was given before
-	}
-	done := f.s.guard(ctx)
-	defer done()
-	if err := f.ch.Ack(tag, true); err != nil && !c.owned {
-		return settleError(op, err)
-	}
 	return nil
 }
 

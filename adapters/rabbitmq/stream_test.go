@@ -174,3 +174,24 @@ func TestStreamReaderAfterACut(t *testing.T) {
 		want++
 	}
 }
+
+// A message that is not done holds the position, not what is behind it.
+func TestStreamGoesOnBehindAStuckHead(t *testing.T) {
+	t.Parallel()
+	d := open(t)
+	s := fresh(t, d, driver.Stream, 0, "g")
+	publish(t, d, s, 0, 500, nil)
+	var a assignments
+	c := subscribe(t, d, a.sub(driver.Subscription{From: s, Group: "g"}))
+	for i, r := range receive(t, c, 300, 20) {
+		if r.Offset != int64(i) {
+			t.Fatalf("message %d has offset %d", i, r.Offset)
+		}
+	}
+	for i, r := range receive(t, c, 150, 1) { // the limit changes while nothing is settled
+		if r.Offset != int64(300+i) {
+			t.Fatalf("message %d has offset %d", 300+i, r.Offset)
+		}
+	}
+	receive(t, c, 50, 64)
+}

@@ -106,7 +106,7 @@ func c43(e *env) {
 			return hold2(ctx, release)
 		}
 		return nil
-	}), byKey(4))
+	}), byKey(4), inFlight(40)) // fewer than a partition has behind the stalled one
 	e.publish(cl, l, dest, e.messages(200, 20)...)
 	e.eventually("190 messages of 19 keys beside a stalled one", func() bool { return l.waiting() == 10 })
 	if n := l.running(); n != 1 {
