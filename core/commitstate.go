@@ -106,20 +106,13 @@ func (s *Consumer) remember(a *assignment) error {
 		return err
 	}
 	a.known = known
-	a.nextState = time.Now().Add(largeEvery) // the next one knows only what has come again by then
 	return nil
 }
 
 // recall applies what the state says about a message that comes again. Callers hold mu.
 func (s *Consumer) recall(f *flight, a *assignment, now time.Time) {
-	at, last := f.rec.Offset, a.known.Last()
-	if at >= last {
-		// All that was known has come again, so a state loses nothing of it any more. Had it
-		// to wait on, a message that kills its process within that time would be found as often
-		// as it likes: only the first process would have said that it was running.
-		a.nextState = time.Time{}
-	}
-	if at > last {
+	at := f.rec.Offset
+	if at > a.known.Last() {
 		a.known = nil
 		return
 	}
@@ -166,11 +159,9 @@ const longRun = 2
 func (s *Consumer) snapshot(a *assignment, base int64) state.Snapshot {
 	snap := state.Snapshot{
 		Source: s.stateName(), Partition: a.Partition, Base: base, KeyFn: keyOfMessage,
-		Ordered: s.p.Order == ByKey, Pending: slices.Grow(a.snap.Pending[:0], a.ring.Span()-a.ring.Behind()),
+		Ordered: s.p.Order == ByKey, Known: a.known, Pending: slices.Grow(a.snap.Pending[:0], a.ring.Span()-a.ring.Behind()),
 	}
-	if last, ok := a.ring.Last(); ok {
-		snap.High = last.offset
-	}
+	snap.High, _ = a.lastRead()
 	a.ring.Unfinished(func(p place) bool {
 		f := p.f
 		n := state.Pending{Position: p.offset, Key: f.rec.Key, HasKey: f.rec.Key != "", Attempts: f.failedAttempts()}
@@ -186,16 +177,26 @@ func (s *Consumer) snapshot(a *assignment, base int64) state.Snapshot {
 
 // worthState tells whether a commit of a should carry a state. Callers hold mu.
 func (s *Consumer) worthState(a *assignment, final bool) bool {
-	last, ok := a.ring.Last()
-	if !ok || last.offset < 0 || a.limit < minState {
+	last, ok := a.lastRead()
+	if !ok || a.limit < minState {
 		return false
 	}
 	behind := a.ring.Behind()
-	return a.tried > 0 || a.longRuns > 0 || behind >= minBehind || behind > 0 && (final || !a.moved)
+	return a.tried > 0 || a.longRuns > 0 || behind >= minBehind || behind > 0 && (final || !a.moved) || a.knowsBeyond(last)
+}
+
+// lastRead is the highest offset that has been admitted; ok is false while none has, and
+// where messages have none.
+func (a *assignment) lastRead() (offset int64, ok bool) {
+	last, ok := a.ring.Last()
+	if !ok {
+		last, ok = a.ring.Watermark()
+	}
+	return last.offset, ok && last.offset >= 0
 }
 
 // knowsBeyond reports whether the state that a was given tells of positions behind offset:
-// a state that is written now would forget them, since they have not come again.
+// a commit without a state would forget them.
 func (a *assignment) knowsBeyond(offset int64) bool { return a.known != nil && offset < a.known.Last() }
 
 // stage puts the commit of one log together and reports whether there is one to send
@@ -209,13 +210,8 @@ func (s *Consumer) stage(a *assignment, now time.Time) (send, later bool) {
 	}
 	noting := noted != nil
 	stateful := noting || s.worthState(a, final)
-	if (stateful || a.known != nil) && !final && !noting && now.Before(a.nextState) {
+	if stateful && !final && !noting && now.Before(a.nextState) {
 		return false, true
-	}
-	if last, _ := a.ring.Last(); final && !a.moved && !a.saidNote && a.knowsBeyond(last.offset) {
-		// The state that is there says more than we could, about the same position.
-		a.saved, a.unsaid = a.version, false
-		return false, false
 	}
 	if takeBack := a.saidNote && (final || a.noteOver); !stateful && !a.moved && !takeBack {
 		a.saved, a.unsaid = a.version, false

@@ -61,18 +61,11 @@ func (w *ilWorld) begin(m *ilMember, r *ilRun) {
 	w.attempts(r)
 }
 
-// handedOver: the records say all that was done when a clean revoke has returned. What an
-// earlier state told of and what has not come again since, the next state does not tell
-// of once the position has moved: those are counted apart. Callers hold mu.
+// handedOver: the records say all that was done when a clean revoke has returned, also of
+// what an earlier state told and has not come again since. Callers hold mu.
 func (w *ilWorld) handedOver(o *ownership) {
 	for i, stored := range w.stored(o.part) {
-		again := w.mode == driver.UpTo && !o.admitted[i] && o.epoch > 1
-		switch {
-		case stored || !w.keepsAll():
-		case again && (o.known[i] || o.part.failures[i] > 0):
-			o.part.forgotten[i] = true
-			w.repeats++
-		case o.done[i]:
+		if o.done[i] && !stored && w.keepsAll() {
 			w.violation("%s was done, and a clean hand-over does not say so", o.part.id(i))
 		}
 	}
@@ -82,7 +75,7 @@ func (w *ilWorld) handedOver(o *ownership) {
 func (w *ilWorld) attempts(r *ilRun) {
 	p := r.o.part
 	got, want := r.attempt-1, p.failures[r.i]
-	exact := !w.unclean && !p.forgotten[r.i] && w.mode == driver.UpTo && w.stateBytes > 0
+	exact := !w.unclean && w.mode == driver.UpTo && w.stateBytes > 0
 	if got > want || exact && got != want {
 		w.violation("%s is at attempt %d after %d failures", p.id(r.i), r.attempt, want)
 	}
@@ -170,7 +163,7 @@ func (w *ilWorld) total() {
 		for i, n := range p.success {
 			if n == 0 {
 				w.violation("%s was never handled", p.id(i))
-			} else if n > 1 && !p.forgotten[i] && !w.unclean && w.keepsAll() {
+			} else if n > 1 && !w.unclean && w.keepsAll() {
 				w.violation("%s was handled %d times, and nothing was lost", p.id(i), n)
 			}
 		}

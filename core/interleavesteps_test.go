@@ -256,7 +256,7 @@ func (w *ilWorld) fingerprint() uint64 {
 	var b strings.Builder
 	fmt.Fprintln(&b, w.left, w.fails, w.delays, w.idle, w.unclean)
 	for _, p := range w.parts {
-		fmt.Fprintf(&b, "%s %d %d %s %v %v %v %v\n", p.name, p.owner, p.committed, w.says(p, p.committed, p.state), p.acked, p.success, p.failures, p.forgotten)
+		fmt.Fprintf(&b, "%s %d %d %s %v %v %v\n", p.name, p.owner, p.committed, w.says(p, p.committed, p.state), p.acked, p.success, p.failures)
 		p.own.print(&b)
 	}
 	var stats []func() string

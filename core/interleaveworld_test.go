@@ -45,7 +45,6 @@ type ilWorld struct {
 	idle     int  // ticks since something else happened
 	unclean  bool // an ownership ended without a settle
 	overlaps int
-	repeats  int // see handedOver
 	over     bool
 	bad      []string
 	ended    []*ilMember     // crashed
@@ -64,7 +63,6 @@ type ilPart struct {
 	acked     []bool // Each
 	success   []int
 	failures  []int
-	forgotten []bool // the state of a second hand-over in a row did not speak of it any more
 }
 
 // ownership is one epoch of one partition.
@@ -121,7 +119,7 @@ func newIlWorld(sc *scope) *ilWorld {
 	}
 	for i, keys := range sc.parts {
 		n := len(keys)
-		p := &ilPart{name: fmt.Sprint("p", i), keys: keys, acked: make([]bool, n), success: make([]int, n), failures: make([]int, n), forgotten: make([]bool, n)}
+		p := &ilPart{name: fmt.Sprint("p", i), keys: keys, acked: make([]bool, n), success: make([]int, n), failures: make([]int, n)}
 		w.parts = append(w.parts, p)
 	}
 	for _, p := range w.parts {

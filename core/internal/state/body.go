@@ -37,7 +37,10 @@ func (e *encoder) appendHeads(b []byte, n int) []byte {
 	b = binary.AppendUvarint(b, uint64(n))
 	prev := e.Base
 	for _, h := range e.heads[:n] {
-		p := e.Pending[h.index]
+		p := Pending{}
+		if h.index >= 0 {
+			p = e.Pending[h.index]
+		}
 		b = appendFlagged(b, h.first-prev, inVector(p))
 		b = append(b, byte(h.hash>>32), byte(h.hash>>24), byte(h.hash>>16), byte(h.hash>>8), byte(h.hash))
 		if inVector(p) {
@@ -142,13 +145,8 @@ func (e *encoder) appendDeflated(b []byte, enc byte, raw []byte) (_ []byte, ok b
 func (e *encoder) appendFailed(b []byte, n, heads int) []byte {
 	var list []Pending
 	var earliest int64
-	next := 0 // head
 	for i, p := range e.Pending[:n] {
-		isHead := next < heads && e.heads[next].index == i
-		if isHead {
-			next++
-		}
-		if !p.failed() || isHead && inVector(p) {
+		if !p.failed() || e.headOf[i] < heads && inVector(p) {
 			continue
 		}
 		if p.Due > 0 && (earliest == 0 || p.Due < earliest) {

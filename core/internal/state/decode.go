@@ -169,11 +169,8 @@ func (d *decoder) heads(c *Completed) {
 	n := d.count(1 + hashSize)
 	c.keys = make([]keyFrom, 0, n)
 	first := d.base
-	for i := range n {
+	for range n {
 		by, tried := d.flagged()
-		if i > 0 && by == 0 {
-			d.fail(Malformed, "first records not ascending")
-		}
 		first = d.after(first, by, c.next, Malformed)
 		var hash uint64
 		for range hashSize {
@@ -278,11 +275,11 @@ func (d *decoder) inflate(enc byte) []byte {
 // vector.
 func (d *decoder) failed(c *Completed) {
 	n := d.count(2)
-	if n == 0 {
-		return
-	}
 	c.failed = slices.Grow(c.failed, n)
-	earliest := d.uvarint()
+	earliest := uint64(0)
+	if n > 0 {
+		earliest = d.uvarint()
+	}
 	at := d.base
 	for i := range n {
 		by := d.uvarint()

@@ -23,7 +23,7 @@
 //	        bytes before it, so a state says nothing beside another commit
 //
 //	enc 1   key vector: n, n x key, runs of the unfinished records without a key
-//	          key = varint((first - previous first) << 1 | tried)   ascending by first
+//	          key = varint((first - previous first) << 1 | tried)   by first, which several may share
 //	                hash40 of the key (5 B)
 //	                attempts of that first record (1 B, only if tried)
 //	        A record with a key is completed if its key is absent or it comes before

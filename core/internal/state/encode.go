@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"math"
+	"slices"
 	"sort"
 )
 
@@ -24,6 +25,9 @@ func Encode(s Snapshot, limit int) []byte {
 	}
 	e := newEncoder(s, limit)
 	defer e.release()
+	if e.High < e.Base {
+		return nil
+	}
 	best := e.whole()
 	if best == nil {
 		best = e.prefix()
@@ -42,17 +46,24 @@ type encoder struct {
 	all   []int64 // positions of Pending
 	loose []int64 // those without a key
 	heads []head  // by hash, the first with a key
+	// headOf is, for each of Pending, its place in heads; noHead = it is none.
+	headOf []int
 	// allFailed: the list of failed records is short enough to be kept whole when the
 	// body has to be cut, because attempts forgotten are attempts made again.
 	allFailed bool
+	joined    bool          // with an earlier state, which tells of positions behind seen
+	seen      int64         // what the owner has read
+	vector    bool          // the earlier state was a key vector
 	deflater  *flate.Writer // taken when first needed: it is large
 }
+
+const noHead = math.MaxInt
 
 // head is the first unfinished record of all keys with one hash.
 type head struct {
 	first int64
 	hash  uint64
-	index int // in Pending
+	index int // in Pending; -1 = it is not there
 }
 
 func newEncoder(s Snapshot, limit int) *encoder {
@@ -73,7 +84,14 @@ func newEncoder(s Snapshot, limit int) *encoder {
 			e.heads = append(e.heads, head{p.Position, h, i})
 		}
 	}
-	e.allFailed = len(e.appendFailed(nil, len(s.Pending), 0)) <= limit/2
+	e.join(s.Known)
+	e.headOf = slices.Repeat([]int{noHead}, len(e.Pending))
+	for i, h := range e.heads {
+		if h.index >= 0 {
+			e.headOf[h.index] = i
+		}
+	}
+	e.allFailed = len(e.appendFailed(nil, len(e.Pending), 0)) <= limit/2
 	return e
 }
 
@@ -100,13 +118,14 @@ func (e *encoder) prefix() (best []byte) {
 		// The size grows with the cut (deflated: almost, then the search ends a little
 		// early), so the first cut that does not fit is found by halving.
 		n := sort.Search(int(min(e.High-e.Base+1, math.MaxInt)), func(i int) bool {
-			return e.build(enc, e.Base+int64(i)) == nil
+			cut := e.Base + int64(i)
+			return e.build(enc, cut) == nil && (enc != encVector || e.headsUpTo(cut) > 0)
 		})
 		cut := e.Base + int64(n) - 1
 		if n == 0 || cut < reached {
 			continue
 		}
-		if b := e.build(enc, cut); cut > reached || len(b) < len(best) {
+		if b := e.build(enc, cut); b != nil && (cut > reached || len(b) < len(best)) {
 			best, reached = b, cut
 		}
 	}
@@ -151,6 +170,10 @@ func upTo(positions []int64, limit int64) int {
 	return sort.Search(len(positions), func(i int) bool { return positions[i] > limit })
 }
 
+func (e *encoder) headsUpTo(high int64) int {
+	return sort.Search(len(e.heads), func(i int) bool { return e.heads[i].first > high })
+}
+
 // build returns the state of everything up to cut in one encoding, nil if it does not
 // fit or the encoding is unfit for it.
 func (e *encoder) build(enc byte, cut int64) []byte {
@@ -158,12 +181,12 @@ func (e *encoder) build(enc byte, cut int64) []byte {
 	b := append(make([]byte, 0, min(e.limit, 1024)), magic...)
 	b = append(b, enc, e.KeyFn)
 	b = binary.AppendUvarint(b, uint64(high-e.Base))
-	heads := 0
-	if enc == encVector {
-		heads = sort.Search(len(e.heads), func(i int) bool { return e.heads[i].first > high })
-		if heads == 0 {
-			return nil // runs are the same, and shorter
-		}
+	heads := e.headsUpTo(high)
+	if !e.fits(enc, high, heads) || enc == encVector && heads == 0 { // runs are the same, and shorter
+		return nil
+	}
+	if enc != encVector {
+		heads = 0
 	}
 	b, ok := e.appendBody(b, enc, high, n, heads)
 	if !ok {

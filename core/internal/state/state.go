@@ -8,7 +8,7 @@ type Snapshot struct {
 	Source, Partition string
 	// Base is the position committed together with the state: next to read.
 	Base int64
-	// High is the highest position admitted. Below Base: nothing was.
+	// High is the highest position admitted. Base-1: nothing was.
 	High int64
 	// KeyFn names the way a key comes from a record. It changes whenever the same
 	// record may get another key (or none).
@@ -20,6 +20,9 @@ type Snapshot struct {
 	// All other positions up to High count as completed, also those that hold no
 	// record (compacted away, transaction markers).
 	Pending []Pending
+	// Known is what an earlier state of this log told; nil = nothing. What it tells of
+	// positions above High is told again: their records have not come since.
+	Known *Completed
 }
 
 // Pending is an unfinished record.
@@ -36,7 +39,10 @@ func (p Pending) failed() bool { return p.Attempts > 0 || p.Due > 0 }
 
 // valid reports whether the snapshot is what its comments promise.
 func (s Snapshot) valid() bool {
-	if s.Base < 0 || s.High < s.Base || s.High == math.MaxInt64 {
+	if s.Base < 0 || s.High < s.Base-1 || s.High == math.MaxInt64 {
+		return false
+	}
+	if s.High < s.Base && (s.Known == nil || s.Known.Last() < s.Base) {
 		return false
 	}
 	prev := s.Base - 1

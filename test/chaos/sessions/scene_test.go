@@ -38,8 +38,7 @@ type scene struct {
 	rng    *mathrand.Rand
 	procs  []*chaos.Proc
 
-	prepare     func(*history.History) *history.History // before the checks look at it; nil = as it is
-	quarantined string                                  // owed by no handler, and to be found among the dead letters
+	quarantined string // owed by no handler, and to be found among the dead letters
 
 	mu   sync.Mutex
 	owed map[string]bool // confirmed; guarded by mu
@@ -383,9 +382,6 @@ func (s *scene) judge(p check.Params, ids ...string) *history.History {
 	}
 	if s.on.fake != nil {
 		h = onTime(h)
-	}
-	if s.prepare != nil {
-		h = s.prepare(h)
 	}
 	isBad := len(h.Problems) > 0
 	for _, p := range h.Problems {
