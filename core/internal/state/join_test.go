@@ -111,7 +111,8 @@ rounds:
 					t.Fatalf("%s, body %d: record %d has %d attempts, due %d; want %d, %d", what, b[2], r.pos, a, due, r.attempts, r.due)
 				}
 			}
-			known = next		}
+			known = next
+		}
 	}
 	if beyond < 5000 || bodies[state.Vector] < 500 || bodies[state.Runs] < 500 {
 		t.Errorf("%d states were of owners that had not read all, bodies %v", beyond, bodies)
