@@ -131,13 +131,14 @@ type events struct {
 	failed  map[string][]string         // tests of a package, in order
 	builds  map[string]*strings.Builder // compiler output by import path
 	reasons map[string]int
+	races   map[string]string // by package; whichever test they were found under
 	stray   strings.Builder
 }
 
 func newEvents(s *session) *events {
 	return &events{
 		s: s, perPkg: map[string]*tally{}, output: map[string]*strings.Builder{}, failed: map[string][]string{},
-		builds: map[string]*strings.Builder{}, reasons: map[string]int{},
+		builds: map[string]*strings.Builder{}, reasons: map[string]int{}, races: map[string]string{},
 	}
 }
 
@@ -197,7 +198,16 @@ func (e *events) one(ev event) {
 		e.failed[ev.Package] = append(e.failed[ev.Package], ev.Test)
 		return // the output is wanted
 	}
+	e.race(ev.Package, text(e.output, key).String())
 	delete(e.output, key)
+}
+
+// race keeps a report of the race detector. It fails every test that runs at the time, and
+// is printed wherever output last came from, which may be a test that passes.
+func (e *events) race(pkg, out string) {
+	if _, report, ok := strings.Cut(out, "WARNING: DATA RACE"); ok && e.races[pkg] == "" {
+		e.races[pkg] = firstLines(report, 80)
+	}
 }
 
 // pkg ends a package: its line, and the output of what failed in it.
@@ -235,6 +245,10 @@ func (e *events) broken(ev event, name string, t *tally) {
 	for _, test := range e.failed[ev.Package] {
 		e.s.failed(name+" "+test, text(e.output, ev.Package+" "+test).String())
 	}
+	e.race(ev.Package, text(e.output, ev.Package+" ").String())
+	if report := e.races[ev.Package]; report != "" {
+		e.s.failed(name+": a data race", report)
+	}
 	e.s.result(red, "FAIL", name, time.Duration(ev.Elapsed*float64(time.Second)), t.String())
 }
 
@@ -271,6 +285,11 @@ func (e *events) skips() {
 	for _, r := range reasons {
 		e.s.line("  %s %d: %s", e.s.paint(yellow, "skipped"), e.reasons[r], r)
 	}
+}
+
+func firstLines(s string, n int) string {
+	all := strings.SplitN(s, "\n", n+1)
+	return strings.Join(all[:min(len(all), n)], "\n")
 }
 
 func lastLines(s string, n int) string {

@@ -104,3 +104,32 @@ func TestStrayLinesAreKept(t *testing.T) {
 		t.Errorf("passed %d, stray %q", e.tally.passed, e.stray.String())
 	}
 }
+
+// A race fails the tests that run, and its report may stand under one that passes.
+func TestARaceIsPrintedWhereverItStands(t *testing.T) {
+	t.Parallel()
+	s, out := quiet(t)
+	e := newEvents(s)
+	for _, ev := range []event{
+		{Action: "output", Package: "p", Test: "Passes", Output: "==================\n"},
+		{Action: "output", Package: "p", Test: "Passes", Output: "WARNING: DATA RACE\n"},
+		{Action: "output", Package: "p", Test: "Passes", Output: "Write at 0x01 by goroutine 7\n"},
+		{Action: "pass", Package: "p", Test: "Passes"},
+		{Action: "output", Package: "p", Test: "Fails", Output: "race detected during execution of test\n"},
+		{Action: "fail", Package: "p", Test: "Fails"},
+		{Action: "fail", Package: "p"},
+	} {
+		line, err := json.Marshal(ev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.read(bytes.NewReader(append(line, '\n')))
+	}
+	s.summary(time.Second)
+	if !strings.Contains(out.String(), "Write at 0x01 by goroutine 7") {
+		t.Errorf("the report is lost:\n%s", out)
+	}
+	if e.tally != (tally{passed: 1, failed: 1}) {
+		t.Errorf("counted %s", e.tally)
+	}
+}
