@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/varal-go/varal/test/chaos"
+	"github.com/varal-go/varal/test/internal/fakekafka"
 )
 
 func TestMain(m *testing.M) {
@@ -67,6 +68,12 @@ func faked(t *testing.T, brokers int, session time.Duration) ground {
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
+	keeper, err := fakekafka.NewKeeper(cl, session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeper.Keep(cl)
+	t.Cleanup(keeper.Close)
 	return ground{name: "kfake", url: "kafka://" + strings.Join(cl.ListenAddrs(), ",") + "?session_timeout=" + session.String(), fake: cl}
 }
 

@@ -18,46 +18,36 @@ import (
 	"github.com/varal-go/varal/core/driver"
 	"github.com/varal-go/varal/test/chaos/faultnet"
 	"github.com/varal-go/varal/test/conformance"
+	"github.com/varal-go/varal/test/internal/fakekafka"
 )
 
 // kfakeSession is how long kfake waits for a member that says nothing.
 const kfakeSession = 1500 * time.Millisecond
 
 // fakeKafka is kfake with one broker. It mends what kfake does with members that wait
-// (see keep), and can be restarted: it comes back at its address with what it had.
+// (see fakekafka.Keeper), and can be restarted: it comes back at its address with what it had.
 type fakeKafka struct {
 	t    *testing.T
 	opts []kfake.Opt
 	addr string
-	beat *kgo.Client // on which heartbeats for others are sent
 
-	life    context.Context //nolint:containedctx // of the keepers, which no caller waits for
-	keepers sync.WaitGroup
-
-	mu      sync.RWMutex
-	cluster *kfake.Cluster // guarded by mu; nil = closed
+	mu      sync.Mutex
+	cluster *kfake.Cluster    // guarded by mu; nil = closed
+	keeper  *fakekafka.Keeper // guarded by mu
 }
 
 func startKfake(t *testing.T, opts ...kfake.Opt) *fakeKafka {
 	t.Helper()
-	life, cancel := context.WithCancel(context.Background())
-	f := &fakeKafka{t: t, life: life, opts: append(opts, kfake.GroupMinSessionTimeout(100*time.Millisecond), kfake.DataDir(t.TempDir()))}
+	f := &fakeKafka{t: t, opts: append(opts, kfake.GroupMinSessionTimeout(100*time.Millisecond), kfake.DataDir(t.TempDir()))}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.open(0); err != nil {
-		cancel()
 		t.Fatal(err)
 	}
 	f.addr = f.cluster.ListenAddrs()[0]
-	var err error
-	if f.beat, err = kgo.NewClient(kgo.SeedBrokers(f.addr)); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		cancel()
 		f.close()
-		f.keepers.Wait()
-		f.beat.Close()
+		f.keeper.Close()
 	})
 	return f
 }
@@ -69,7 +59,12 @@ func (f *fakeKafka) open(port int) error {
 		return err
 	}
 	f.cluster = cl
-	f.keep(cl)
+	if f.keeper == nil {
+		if f.keeper, err = fakekafka.NewKeeper(cl, kfakeSession); err != nil {
+			return err
+		}
+	}
+	f.keeper.Keep(cl)
 	return nil
 }
 
@@ -77,6 +72,7 @@ func (f *fakeKafka) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.cluster != nil {
+		f.keeper.Release()
 		f.cluster.Close()
 		f.cluster = nil
 	}
@@ -100,64 +96,6 @@ func (f *fakeKafka) restart(t testing.TB) {
 			t.Fatalf("kfake did not come back at %s: %v", f.addr, err)
 		}
 	}
-}
-
-// keep makes kfake spare members whose JoinGroup or SyncGroup it has not answered, as
-// Kafka does (it counts a waiting member as alive). kfake lets their session run out,
-// takes them off the group and never answers them: the client waits for its own
-// timeout of more than a minute. The interleaving that lost C19: the group's leader
-// waits in JoinGroup and is killed; the other member joins, which completes the
-// generation, and waits in SyncGroup for the leader's plan. Both sessions began with
-// that generation and end together; if the living member's ends first, kfake drops it.
-func (f *fakeKafka) keep(cl *kfake.Cluster) {
-	cl.ControlKey(int16(kmsg.JoinGroup), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		if r, ok := r.(*kmsg.JoinGroupRequest); ok && r.MemberID != "" {
-			f.keepers.Go(func() { f.await(cl, r.Group, r.MemberID, "PreparingRebalance", -1) })
-		}
-		return nil, nil, false
-	})
-	cl.ControlKey(int16(kmsg.SyncGroup), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		if r, ok := r.(*kmsg.SyncGroupRequest); ok {
-			f.keepers.Go(func() { f.await(cl, r.Group, r.MemberID, "CompletingRebalance", r.Generation) })
-		}
-		return nil, nil, false
-	})
-}
-
-// await sends heartbeats for a member while its group is in the state and generation
-// in which it waits; -1 = the one found first.
-func (f *fakeKafka) await(cl *kfake.Cluster, group, member, state string, generation int32) {
-	for {
-		now, epoch := f.group(cl, group)
-		if generation < 0 {
-			generation = epoch
-		}
-		if now != state || epoch != generation {
-			return
-		}
-		req := kmsg.NewPtrHeartbeatRequest()
-		req.Group, req.MemberID, req.Generation = group, member, generation
-		_, _ = req.RequestWith(f.life, f.beat) // it may have been answered in between
-		select {
-		case <-f.life.Done():
-			return
-		case <-time.After(kfakeSession / 5):
-		}
-	}
-}
-
-// group asks for a group's state; "" = there is none, or cl has been closed: a closed
-// cluster would never answer.
-func (f *fakeKafka) group(cl *kfake.Cluster, name string) (state string, epoch int32) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	if f.cluster != cl {
-		return "", 0
-	}
-	if info := cl.GroupInfo(name); info != nil {
-		return info.State, info.Epoch
-	}
-	return "", 0
 }
 
 func (f *fakeKafka) dial(ctx context.Context, d dialer) (driver.Driver, error) {
@@ -187,7 +125,7 @@ func kfakeHarness(t *testing.T) conformance.Harness {
 	return h
 }
 
-// TestKfakeSparesWhoWaits leads kfake through what keep tells of: the leader dies after
+// TestKfakeSparesWhoWaits leads kfake through what fakekafka.Keeper tells of: the leader dies after
 // the generation has begun, and the member that waits for its plan has the shorter
 // session. It must be answered when the leader's session is over.
 func TestKfakeSparesWhoWaits(t *testing.T) {
@@ -202,7 +140,7 @@ func TestKfakeSparesWhoWaits(t *testing.T) {
 		defer close(joined)
 		other.join(t)
 	}()
-	for state := ""; state != "PreparingRebalance"; state, _ = fake.group(fake.cluster, "g") {
+	for fake.cluster.GroupInfo("g").State != "PreparingRebalance" {
 		time.Sleep(time.Millisecond)
 	}
 	leader.join(t) // and is not heard of again
