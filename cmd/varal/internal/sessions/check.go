@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/varal-go/varal/cmd/varal/internal/ticket"
 )
 
 // checker judges every attempt while the round runs, and keeps a log of them that
@@ -78,11 +80,11 @@ func (c *checker) note(format string, args ...any) {
 }
 
 // knows reports whether a ticket may be of this round; another is a violation.
-func (c *checker) knows(t ticket) bool {
-	if int(t.session) < len(c.lines) && t.n >= 1 && t.n <= maxNumber {
+func (c *checker) knows(t ticket.Ticket) bool {
+	if int(t.Session) < len(c.lines) && t.N >= 1 && t.N <= maxNumber {
 		return true
 	}
-	c.violation("a message of session %d, number %d: nobody published it", t.session, t.n)
+	c.violation("a message of session %d, number %d: nobody published it", t.Session, t.N)
 	return false
 }
 
@@ -140,21 +142,21 @@ func (c *checker) repeated(l *line, session, n uint32) {
 
 // finish is the end of an attempt; first tells that its message has come to its end now
 // and not before. at is nanoseconds since the round began.
-func (c *checker) finish(t ticket, ok bool, at int64) (first bool) {
-	l := &c.lines[t.session]
+func (c *checker) finish(t ticket.Ticket, ok bool, at int64) (first bool) {
+	l := &c.lines[t.Session]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
 	if !ok {
-		l.log = append(l.log, t.n<<2|logFailed)
+		l.log = append(l.log, t.N<<2|logFailed)
 		return false
 	}
-	l.log = append(l.log, t.n<<2|logEnded)
+	l.log = append(l.log, t.N<<2|logEnded)
 	switch {
-	case t.n < l.next || l.ahead[t.n]:
+	case t.N < l.next || l.ahead[t.N]:
 		c.duplicates.Add(1)
 		return false
-	case t.n == l.next:
+	case t.N == l.next:
 		l.next++
 		for l.ahead[l.next] {
 			delete(l.ahead, l.next)
@@ -164,10 +166,10 @@ func (c *checker) finish(t ticket, ok bool, at int64) (first bool) {
 		if l.ahead == nil {
 			l.ahead = map[uint32]bool{}
 		}
-		l.ahead[t.n] = true
+		l.ahead[t.N] = true
 	}
-	if t.n > l.warm {
-		l.latency = append(l.latency, at-t.stamp)
+	if t.N > l.warm {
+		l.latency = append(l.latency, at-t.Stamp)
 	}
 	l.end = at
 	return true

@@ -1,5 +1,7 @@
 package sessions
 
+import "github.com/varal-go/varal/cmd/varal/internal/ticket"
+
 // Event is one thing that happens to a message of session 0: "start", "fail", "end", or
 // "revoke", of no message.
 type Event struct {
@@ -16,7 +18,7 @@ func Examine(handed uint32, events ...Event) (violations, lost, duplicates int64
 		case "start":
 			c.begin(0, e.N)
 		case "fail", "end":
-			c.finish(ticket{0, e.N, 0}, e.Kind == "end", int64(i))
+			c.finish(ticket.Ticket{N: e.N}, e.Kind == "end", int64(i))
 		case "revoke":
 			c.revoked()
 		}
@@ -47,9 +49,9 @@ func (o *Options) Fails(session, n uint32, try int) bool { return o.fails(sessio
 
 // RoundTrip encodes and decodes a body.
 func RoundTrip(session, n uint32, stamp int64, size int) (s, m uint32, at int64, ok bool) {
-	b := ticket{session, n, stamp}.encode([]byte("before"), 7, size)[len("before"):]
-	t, ok := decode(b, 7, size)
-	_, foreign := decode(b, 8, size)
-	_, short := decode(b[:len(b)-1], 7, size)
-	return t.session, t.n, t.stamp, ok && !foreign && !short
+	b := ticket.Ticket{Session: session, N: n, Stamp: stamp}.Append([]byte("before"), 7, size)[len("before"):]
+	t, ok := ticket.Decode(b, 7, size)
+	_, foreign := ticket.Decode(b, 8, size)
+	_, short := ticket.Decode(b[:len(b)-1], 7, size)
+	return t.Session, t.N, t.Stamp, ok && !foreign && !short
 }

@@ -3,6 +3,8 @@ package sessions
 import (
 	"context"
 	"time"
+
+	"github.com/varal-go/varal/cmd/varal/internal/ticket"
 )
 
 // share is how many of the messages of a round session s gets.
@@ -31,7 +33,7 @@ func (r *round) closedFeed(warm bool) (f feed) {
 // stamped when they are handed over.
 func (r *round) feed(ctx context.Context, session uint32, n int) error {
 	l := &r.check.lines[session]
-	batch := make([]ticket, 0, r.o.Mailbox)
+	batch := make([]ticket.Ticket, 0, r.o.Mailbox)
 	for n > 0 {
 		k := r.takePlaces(ctx, session, min(n, r.o.Mailbox))
 		if k == 0 {
@@ -40,7 +42,7 @@ func (r *round) feed(ctx context.Context, session uint32, n int) error {
 		stamp := r.now()
 		batch = batch[:0]
 		for i := range k {
-			batch = append(batch, ticket{session, l.handed + uint32(i) + 1, stamp}) //nolint:gosec // within the mailbox
+			batch = append(batch, ticket.Ticket{Session: session, N: l.handed + uint32(i) + 1, Stamp: stamp}) //nolint:gosec // within the mailbox
 		}
 		if err := r.sys.hand(ctx, batch); err != nil {
 			if ctx.Err() != nil {
@@ -109,7 +111,7 @@ func (r *round) openFeed(warm bool) (f feed) {
 func (r *round) openLane(ctx context.Context, lane, lanes int, all, start int64) error {
 	mine := (r.o.Sessions - lane + lanes - 1) / lanes // sessions of this lane
 	due := func(i int64) int64 { return start + int64(float64(i)*1e9/float64(r.o.Rate)) }
-	batch := make([]ticket, 0, openBatch)
+	batch := make([]ticket.Ticket, 0, openBatch)
 	for k, i := 0, int64(lane); i < all; {
 		if wait := due(i) - r.now(); wait > 0 {
 			if !pause(ctx, time.Duration(wait)) {
@@ -120,13 +122,13 @@ func (r *round) openLane(ctx context.Context, lane, lanes int, all, start int64)
 		batch = batch[:0]
 		for now := r.now(); i < all && len(batch) < openBatch && due(i) <= now; i += int64(lanes) {
 			l := &r.check.lines[lane+lanes*(k%mine)]
-			l.handed++                                                                     // nobody else's while feeders run
-			batch = append(batch, ticket{uint32(lane + lanes*(k%mine)), l.handed, due(i)}) //nolint:gosec // within maxSessions
+			l.handed++                                                                            // nobody else's while feeders run
+			batch = append(batch, ticket.Ticket{Session: uint32(lane + lanes*(k%mine)), N: l.handed, Stamp: due(i)}) //nolint:gosec // within maxSessions
 			k++
 		}
 		if err := r.sys.hand(ctx, batch); err != nil {
 			for _, t := range batch { // not confirmed: it is not lost if it does not come
-				r.check.lines[t.session].handed--
+				r.check.lines[t.Session].handed--
 			}
 			if ctx.Err() != nil {
 				return nil

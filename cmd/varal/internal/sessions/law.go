@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/varal-go/varal/cmd/varal/internal/ticket"
 	"github.com/varal-go/varal/core"
 )
 
@@ -14,16 +15,8 @@ const maxBackoff = time.Minute
 // fails decides whether an attempt fails: the same ones for a seed, on every broker and
 // on both sides, so that a comparison compares the same work.
 func (o *Options) fails(session, n uint32, try int) bool {
-	h := mix(o.Seed ^ mix(uint64(session)<<32|uint64(n)) ^ mix(uint64(try)<<48)) //nolint:gosec // a small count
+	h := ticket.Mix(o.Seed ^ ticket.Mix(uint64(session)<<32|uint64(n)) ^ ticket.Mix(uint64(try)<<48)) //nolint:gosec // a small count
 	return float64(h>>11)/(1<<53) < o.Transient
-}
-
-// mix is the finalizer of splitmix64: every bit of x moves every bit of the result.
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }
 
 // wait is core's back-off law, for the peer: after failure 1, 2, … of a message.

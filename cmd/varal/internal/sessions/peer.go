@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/varal-go/varal/cmd/varal/internal/ticket"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -47,17 +48,17 @@ func openPeer(_ context.Context, r *round) (system, error) {
 	return p, nil
 }
 
-func (p *peer) hand(ctx context.Context, batch []ticket) error {
+func (p *peer) hand(ctx context.Context, batch []ticket.Ticket) error {
 	for _, t := range batch {
-		if p.mail[t.session] == nil { // the first message makes the session
+		if p.mail[t.Session] == nil { // the first message makes the session
 			mail := make(chan peerRecord, p.r.o.Mailbox)
-			p.mail[t.session] = mail
-			p.wg.Go(func() { p.session(mail, &p.parts[p.of[t.session]]) })
+			p.mail[t.Session] = mail
+			p.wg.Go(func() { p.session(mail, &p.parts[p.of[t.Session]]) })
 		}
-		part := &p.parts[p.of[t.session]]
-		rec := peerRecord{body: t.encode(make([]byte, 0, p.r.o.Payload), p.r.id, p.r.o.Payload), offset: part.append()}
+		part := &p.parts[p.of[t.Session]]
+		rec := peerRecord{body: t.Append(make([]byte, 0, p.r.o.Payload), p.r.id, p.r.o.Payload), offset: part.append()}
 		select {
-		case p.mail[t.session] <- rec:
+		case p.mail[t.Session] <- rec:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -68,7 +69,7 @@ func (p *peer) hand(ctx context.Context, batch []ticket) error {
 // session works one session's messages off, one after the other.
 func (p *peer) session(mail <-chan peerRecord, part *peerPartition) {
 	for rec := range mail {
-		t, ok := decode(rec.body, p.r.id, p.r.o.Payload)
+		t, ok := ticket.Decode(rec.body, p.r.id, p.r.o.Payload)
 		if !ok || !p.r.check.knows(t) {
 			continue
 		}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/varal-go/varal/cmd/varal/internal/ticket"
 )
 
 // round is one measurement of one side.
@@ -28,7 +30,7 @@ type round struct {
 // system is one side: it takes messages over and works them off with round.attempt.
 type system interface {
 	// hand takes messages over, those of a session in order. One caller a session.
-	hand(ctx context.Context, batch []ticket) error
+	hand(ctx context.Context, batch []ticket.Ticket) error
 	// done is closed when the system ends by itself, which fails the round.
 	done() <-chan struct{}
 	// close waits for everything it started.
@@ -47,7 +49,7 @@ var rounds atomic.Uint64
 func play(ctx context.Context, o *Options, number int, open opener) (Sample, error) {
 	r := &round{
 		o: o, number: number, base: time.Now(), check: newChecker(o.Sessions), reached: make(chan struct{}, 1),
-		id: mix(uint64(time.Now().UnixNano()) + rounds.Add(1)), //nolint:gosec // any number will do
+		id: ticket.Mix(uint64(time.Now().UnixNano()) + rounds.Add(1)), //nolint:gosec // any number will do
 	}
 	if !o.OpenLoop {
 		r.gates = make([]chan struct{}, o.Sessions)
@@ -172,18 +174,18 @@ func (r *round) now() int64 { return int64(time.Since(r.base)) }
 var errTransient = errors.New("a transient failure, as the law has it")
 
 // attempt is the handler of both sides.
-func (r *round) attempt(t ticket) error {
-	try := r.check.begin(t.session, t.n)
+func (r *round) attempt(t ticket.Ticket) error {
+	try := r.check.begin(t.Session, t.N)
 	if r.o.Service > 0 {
 		time.Sleep(r.o.Service)
 	}
-	ok := !r.o.fails(t.session, t.n, try)
+	ok := !r.o.fails(t.Session, t.N, try)
 	first := r.check.finish(t, ok, r.now())
 	if !ok {
 		return errTransient
 	}
 	if first {
-		r.finished(t.session)
+		r.finished(t.Session)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/varal-go/varal/adapters"
 	"github.com/varal-go/varal/cmd/varal/internal/sessions"
+	"github.com/varal-go/varal/cmd/varal/internal/ticket"
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
 	"github.com/varal-go/varal/test/conformance/mutant"
@@ -200,7 +201,7 @@ func TestLaw(t *testing.T) {
 
 func TestBodies(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{sessions.MinPayload, 25, 100, 1 << 17} {
+	for _, size := range []int{ticket.MinSize, 25, 100, 1 << 17} {
 		if s, n, at, ok := sessions.RoundTrip(9, 1<<29, -5, size); s != 9 || n != 1<<29 || at != -5 || !ok {
 			t.Errorf("size %d: %d, %d, %d, %v", size, s, n, at, ok)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/varal-go/varal/adapters"
+	"github.com/varal-go/varal/cmd/varal/internal/ticket"
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -39,7 +40,7 @@ type Options struct {
 	Jitter core.Jitter
 	// Service is how long an attempt takes. 0 = no time.
 	Service time.Duration
-	// Payload is the size of a body in bytes, at least MinPayload.
+	// Payload is the size of a body in bytes, at least ticket.MinSize.
 	Payload int
 	// Partitions of the queue.
 	Partitions int
@@ -195,7 +196,7 @@ func (o *Options) Validate() error {
 	}
 	bounds := []bound{
 		{"sessions", o.Sessions, 1, maxSessions},
-		{"payload", o.Payload, MinPayload, 1 << 20},
+		{"payload", o.Payload, ticket.MinSize, 1 << 20},
 		{"partitions", o.Partitions, 1, 100_000},
 		{"workers", o.Workers, 0, 1 << 16},
 		{"prefetch", o.Prefetch, 0, maxPrefetch},

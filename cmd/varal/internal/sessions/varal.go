@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/varal-go/varal/adapters"
+	"github.com/varal-go/varal/cmd/varal/internal/ticket"
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
 	"github.com/varal-go/varal/middleware"
@@ -64,7 +65,7 @@ func keyNames(n int) []string {
 }
 
 func (v *ours) handle(_ context.Context, d *core.Delivery) error {
-	t, ok := decode(d.Body, v.r.id, v.r.o.Payload)
+	t, ok := ticket.Decode(d.Body, v.r.id, v.r.o.Payload)
 	if !ok {
 		v.r.check.violation("a message of %d bytes with key %.40q that nobody of this run published", len(d.Body), d.Key)
 		return nil
@@ -75,14 +76,14 @@ func (v *ours) handle(_ context.Context, d *core.Delivery) error {
 	return v.r.attempt(t)
 }
 
-func (v *ours) hand(ctx context.Context, batch []ticket) error {
+func (v *ours) hand(ctx context.Context, batch []ticket.Ticket) error {
 	size := v.r.o.Payload
 	bodies := make([]byte, 0, size*len(batch))
 	slab, msgs := make([]core.Message, len(batch)), make([]*core.Message, len(batch))
 	for i, t := range batch {
 		from := len(bodies)
-		bodies = t.encode(bodies, v.r.id, size)
-		slab[i].Key, slab[i].Body = v.keys[t.session], bodies[from:len(bodies):len(bodies)]
+		bodies = t.Append(bodies, v.r.id, size)
+		slab[i].Key, slab[i].Body = v.keys[t.Session], bodies[from:len(bodies):len(bodies)]
 		msgs[i] = &slab[i]
 	}
 	return v.c.Publish(ctx, v.to, msgs...)
