@@ -31,6 +31,8 @@ type Keeper struct {
 	cluster *kfake.Cluster // guarded by mu; nil = released
 }
 
+const beats = 5 // a session
+
 // NewKeeper returns a Keeper for clusters at the addresses of cl, whose members have the
 // session timeout or a longer one. It keeps nobody until Keep is called.
 func NewKeeper(cl *kfake.Cluster, session time.Duration) (*Keeper, error) {
@@ -38,7 +40,7 @@ func NewKeeper(cl *kfake.Cluster, session time.Duration) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{beat: beat, every: session / 5}
+	k := &Keeper{beat: beat, every: session / beats}
 	k.life, k.end = context.WithCancel(context.Background())
 	return k, nil
 }
@@ -78,10 +80,15 @@ func (k *Keeper) Close() {
 	k.beat.Close()
 }
 
+// keepFor is how many heartbeats a member gets at the most, two sessions long: enough to
+// outlive those it waits for. One whose request was answered with an injected error is not
+// waiting, may never come again, and is waited for itself.
+const keepFor = 2 * beats
+
 // await sends heartbeats for a member while its group is in the state and generation
 // in which it waits; -1 = the one found first.
 func (k *Keeper) await(cl *kfake.Cluster, group, member, state string, generation int32) {
-	for {
+	for range keepFor {
 		now, epoch := k.group(cl, group)
 		if generation < 0 {
 			generation = epoch
