@@ -20,11 +20,11 @@ func (s *session) bench() *cobra.Command {
 		Use:     "bench",
 		Short:   "Measure, and check every message while doing so",
 		Long:    "bench measures varal on a broker. Every figure comes with the law that it was taken under.\n\n" + exitCodes,
-		Example: "  varal bench sessions\n  varal bench sessions --url kafka://localhost:9092 --json",
+		Example: "  varal bench sessions\n  varal bench sessions --url kafka://localhost:9092 --json\n  varal bench soak --messages 40000000 --state soak.json",
 		Args:    known,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(s.benchSessions())
+	c.AddCommand(s.benchSessions(), s.benchSoak(), s.soakMember())
 	return c
 }
 

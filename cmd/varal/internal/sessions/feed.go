@@ -122,7 +122,7 @@ func (r *round) openLane(ctx context.Context, lane, lanes int, all, start int64)
 		batch = batch[:0]
 		for now := r.now(); i < all && len(batch) < openBatch && due(i) <= now; i += int64(lanes) {
 			l := &r.check.lines[lane+lanes*(k%mine)]
-			l.handed++                                                                            // nobody else's while feeders run
+			l.handed++                                                                                               // nobody else's while feeders run
 			batch = append(batch, ticket.Ticket{Session: uint32(lane + lanes*(k%mine)), N: l.handed, Stamp: due(i)}) //nolint:gosec // within maxSessions
 			k++
 		}

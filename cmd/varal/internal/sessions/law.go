@@ -15,8 +15,7 @@ const maxBackoff = time.Minute
 // fails decides whether an attempt fails: the same ones for a seed, on every broker and
 // on both sides, so that a comparison compares the same work.
 func (o *Options) fails(session, n uint32, try int) bool {
-	h := ticket.Mix(o.Seed ^ ticket.Mix(uint64(session)<<32|uint64(n)) ^ ticket.Mix(uint64(try)<<48)) //nolint:gosec // a small count
-	return float64(h>>11)/(1<<53) < o.Transient
+	return ticket.Chance(o.Seed, session, n, try) < o.Transient
 }
 
 // wait is core's back-off law, for the peer: after failure 1, 2, … of a message.

@@ -58,3 +58,10 @@ func Mix(x uint64) uint64 {
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
+
+// Chance is a number in [0, 1) that depends on nothing but the arguments: what happens to
+// an attempt is the same for a seed, on every broker and at every member.
+func Chance(seed uint64, session, n uint32, try int) float64 {
+	h := Mix(seed ^ Mix(uint64(session)<<32|uint64(n)) ^ Mix(uint64(try)<<48)) //nolint:gosec // a small count
+	return float64(h>>11) / (1 << 53)
+}
