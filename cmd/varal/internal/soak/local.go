@@ -33,13 +33,18 @@ type local struct {
 
 var errKilled = errors.New("this member was killed")
 
-func startLocal(j *judge, c memberConfig, base time.Time) *local {
+func startLocal(j *judge, c memberConfig, base time.Time, wrap func(driver.Driver) driver.Driver) *local {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &local{j: j, number: j.join(), base: base, stop: stop, burial: make(chan struct{}), ended: make(chan struct{})}
 	l.life, l.die = context.WithCancel(context.Background())
 	go func() {
 		defer close(l.ended)
-		l.err = c.consume(ctx, l, func(d driver.Driver) driver.Driver { return &mortal{d, l} })
+		l.err = c.consume(ctx, l, func(d driver.Driver) driver.Driver {
+			if wrap != nil {
+				d = wrap(d)
+			}
+			return &mortal{d, l}
+		})
 	}()
 	return l
 }

@@ -73,7 +73,7 @@ func (c *memberConfig) consume(ctx context.Context, r reporter, wrap func(driver
 		return &witness{d, r}
 	})
 	if err != nil {
-		return err
+		return unlessTold(ctx, err)
 	}
 	err = client.Consume(ctx, core.Subscription{
 		From: source(c.Partitions), Group: group, Start: core.Position{Kind: driver.Earliest},
@@ -85,7 +85,15 @@ func (c *memberConfig) consume(ctx context.Context, r reporter, wrap func(driver
 		middleware.Retry(middleware.Exponential{Base: time.Millisecond, Cap: 50 * time.Millisecond}))
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeIn)
 	defer cancel()
-	return errors.Join(err, client.Close(closing))
+	return errors.Join(unlessTold(ctx, err), client.Close(closing))
+}
+
+// unlessTold is nil where a member was told to leave before it had begun.
+func unlessTold(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 var (

@@ -106,7 +106,7 @@ func (s *segment) play(ctx context.Context) error {
 
 func (s *segment) join() error {
 	if s.o.InProcess {
-		s.members = append(s.members, startLocal(s.j, s.c, s.base))
+		s.members = append(s.members, startLocal(s.j, s.c, s.base, s.o.Wrap))
 		return nil
 	}
 	p, err := startProcess(s.j, s.c, s.base, s.o.Program)

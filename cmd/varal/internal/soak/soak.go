@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/varal-go/varal/cmd/varal/internal/ticket"
+	"github.com/varal-go/varal/core/driver"
 )
 
 // Options of a run. Validate names the field that is wrong by its flag.
@@ -54,6 +55,9 @@ type Options struct {
 	Program []string
 	// InProcess has the members of any broker in this process, for tests.
 	InProcess bool
+	// Wrap is put around the driver of members in this process, for planted bugs. nil =
+	// nothing is.
+	Wrap func(driver.Driver) driver.Driver
 }
 
 // Validate names the first option that is out of range by its flag.
