@@ -71,6 +71,7 @@ func stages() []stage {
 		{"lint", "golangci-lint " + lintVersion, (*session).lint},
 		{"brokers", "bring the real brokers up", (*session).brokers},
 		{"unit", "every test, with the race detector", (*session).unit},
+		{"soak", "millions of messages amid kills, every one checked", (*session).soak},
 		{"modules", "build and vet the nested modules", (*session).modules},
 	}
 }
