@@ -85,10 +85,11 @@ func (s *Consumer) succeeded(f *flight, held []heldPublish) string {
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack})
 		return "ack"
 	}
-	f.emit, f.phase = held, phaseEmit
+	f.phase = phaseEmit
 	s.mu.Unlock()
-	err := s.emit(f)
+	left, err := s.emit(held)
 	s.mu.Lock()
+	f.emit = left
 	s.emitted(f, err)
 	return "ack"
 }
@@ -222,6 +223,10 @@ func (s *Consumer) exhausted(f *flight) string {
 		return "discard"
 	case s.p.DeadLetter != (Destination{}):
 		f.phase = phaseDead
+		if f.last.IsZero() { // it never ran
+			f.last = time.Now()
+			f.first = f.last
+		}
 		s.mu.Unlock()
 		err := s.deadLetter(f)
 		s.mu.Lock()
@@ -242,17 +247,18 @@ func (s *Consumer) exhausted(f *flight) string {
 	return "halt"
 }
 
-// emit publishes what a handler that succeeded has held, in order.
-func (s *Consumer) emit(f *flight) error {
-	for len(f.emit) > 0 {
-		e := &f.emit[0]
+// emit publishes what a handler that succeeded has held, in order, and returns what is left
+// of it.
+func (s *Consumer) emit(held []heldPublish) (left []heldPublish, err error) {
+	for len(held) > 0 {
+		e := &held[0]
 		if err := s.c.publish(s.pctx, e.to, e.msgs, true); err != nil {
 			e.msgs = unsent(e.msgs, err)
-			return err
+			return held, err
 		}
-		f.emit = f.emit[1:]
+		held = held[1:]
 	}
-	return nil
+	return nil, nil
 }
 
 // unsent keeps the messages of a publish that were not confirmed.

@@ -72,10 +72,6 @@ var failureHeaders = map[string]bool{
 
 // failureRecord is the table of core/DESIGN.md.
 func (s *Consumer) failureRecord(f *flight) []Header {
-	now := time.Now()
-	if f.last.IsZero() {
-		f.first, f.last = now, now
-	}
 	place := f.rec.NativeID
 	if f.rec.Offset >= 0 {
 		place = strconv.FormatInt(f.rec.Offset, 10)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -195,5 +196,34 @@ func TestKeyPoliciesThatMakeNoSense(t *testing.T) {
 		if !errors.Is(err, core.ErrPermanent) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestKeysBesideDeadLetters asks what keys wait for while their messages are on the way to
+// the dead letter, unhandled: the time of such a failure was written without the lock, and
+// the race detector sees it.
+func TestKeysBesideDeadLetters(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	f := newFake(driver.UpTo)
+	f.onPublish = func(driver.Destination, []*driver.Message) error { time.Sleep(100 * time.Microsecond); return nil }
+	c := client(f)
+	s, err := c.Start(t.Context(), in, func(context.Context, *core.Delivery) error { return nil }, orderThen(core.ContinueKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		m := msg("m"+strconv.Itoa(i), "k"+strconv.Itoa(i))
+		m.Err = errors.New("not a message")
+		f.push(m)
+	}
+	for late := time.Now().Add(30 * time.Second); s.Status().Totals.DeadLettered < n; {
+		if time.Now().After(late) {
+			t.Fatalf("%d of %d are in the dead letter", s.Status().Totals.DeadLettered, n)
+		}
+		s.Keys(0)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

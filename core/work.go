@@ -118,8 +118,9 @@ func (s *Consumer) step(f *flight, a *arena) {
 	s.mu.Unlock()
 	switch f.phase {
 	case phaseEmit:
-		err := s.emit(f)
+		left, err := s.emit(f.emit)
 		s.mu.Lock()
+		f.emit = left
 		s.emitted(f, err)
 	case phaseDead:
 		s.mu.Lock()
@@ -168,7 +169,7 @@ func (s *Consumer) handle(f *flight, a *arena) {
 		queued = start.Sub(f.received)
 	}
 	a.handling = f
-	err := s.call(t, f)
+	stack, err := s.call(t)
 	a.handling = nil
 	cause := t.ctx.ended()
 	t.ctx.finish()
@@ -177,6 +178,9 @@ func (s *Consumer) handle(f *flight, a *arena) {
 
 	s.mu.Lock()
 	f.run = nil
+	if stack != nil {
+		f.stack = stack
+	}
 	s.counts.Handled++
 	outcome := s.conclude(f, err, cause, dec, decided, held)
 	s.ran(f)
@@ -190,21 +194,22 @@ func (s *Consumer) handle(f *flight, a *arena) {
 	}
 }
 
-// call runs the handler, and turns a panic into a failure.
-func (s *Consumer) call(t *attempt, f *flight) (err error) {
+// call runs the handler, and turns a panic into a failure. It leaves the flight alone: its
+// fields belong to mu, but for the message.
+func (s *Consumer) call(t *attempt) (stack []byte, err error) {
 	if t.cancel != nil {
 		defer t.cancel()
 	}
 	if s.p.PanicCrashes {
-		return s.h(&t.ctx, &t.d)
+		return nil, s.h(&t.ctx, &t.d)
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			f.stack = debug.Stack()
+			stack = debug.Stack()
 			err = &panicError{value: fmt.Sprint(r)}
 		}
 	}()
-	return s.h(&t.ctx, &t.d)
+	return nil, s.h(&t.ctx, &t.d)
 }
 
 // exited ends the attempt of a handler that called runtime.Goexit (t.FailNow does):
