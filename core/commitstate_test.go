@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/varal-go/varal/core"
@@ -437,6 +438,53 @@ func TestWorkGoesOnWhileCommitsFail(t *testing.T) {
 	}, edit("dead", func(p *core.Policy) { p.DeadLetter = core.Queue("dlq") }))
 	if final, _ := f.settlements(); len(final) == 0 || final[len(final)-1].Receipt.Seq != 10 {
 		t.Errorf("committed in the end: %v", final)
+	}
+}
+
+// lateLog answers its first commit too late for the note in it, with a failure, and takes
+// its time for the second.
+type lateLog struct {
+	*fake
+	calls int // the settler's own
+}
+
+func (l *lateLog) Subscribe(ctx context.Context, sub driver.Subscription) (driver.Consumer, error) {
+	_, err := l.fake.Subscribe(ctx, sub)
+	return l, err
+}
+
+func (l *lateLog) Settle(ctx context.Context, batch []driver.Settlement) error {
+	switch l.calls++; l.calls {
+	case 1:
+		time.Sleep(6 * time.Second)
+		return driver.Errorf("settle", driver.Transient, "down")
+	case 2:
+		time.Sleep(time.Second)
+	}
+	return l.fake.Settle(ctx, batch)
+}
+
+// TestNoteIsConfirmedLate: what the note was about has run and ended meanwhile, and its
+// flight was given back.
+func TestNoteIsConfirmedLate(t *testing.T) {
+	t.Parallel()
+	var seen runs
+	f := logFake(1)
+	synctest.Test(t, func(t *testing.T) {
+		f.wake = make(chan struct{}, 1)
+		c := core.NewClient(&lateLog{fake: f}, core.Options{Logger: quiet})
+		_, err := c.Start(t.Context(), in, func(_ context.Context, d *core.Delivery) error { seen.add(d); return nil },
+			edit("dead", func(p *core.Policy) { p.DeadLetter = core.Queue("dlq") }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if final, _ := f.settlements(); len(seen.of["m1"]) != 1 || len(final) == 0 || final[len(final)-1].Disposition != driver.Ack {
+		t.Errorf("ran %v, settled %v", seen.of, final)
 	}
 }
 

@@ -84,10 +84,12 @@ func (s *Consumer) noteConfirmed(f *flight) {
 	s.enqueue(f)
 }
 
-// openGuard lets everything run that was held back, and what comes after it. Callers hold
-// mu.
+// openGuard lets everything run that was held back, and what comes after it. Nobody waits
+// for a note any more: when the commit that carries one is answered at last, its message may
+// have ended and its flight be another's. Callers hold mu.
 func (s *Consumer) openGuard(a *assignment) {
 	held := a.guard.held
+	a.noted = nil
 	a.guard.closed, a.guard.held, a.guard.alone, a.guard.noting = false, nil, -1, nil
 	same := func(o *assignment) bool { return o == a }
 	s.suspects, s.guarded = slices.DeleteFunc(s.suspects, same), slices.DeleteFunc(s.guarded, same)
