@@ -42,6 +42,7 @@ type memberArgs struct {
 	Healthy     bool          // no message fails
 	Forget      bool          // no commit state
 	Quiet       bool          // says nothing of single receives and settles
+	Trusting    bool          // no message is quarantined for the ends of those who had it
 
 	name    string
 	gen     int
@@ -228,6 +229,9 @@ func (m *member) layers() []core.Layer {
 	layers := []core.Layer{
 		middleware.Prefetch(max(m.args.Prefetch, 64)), middleware.Drain(5 * time.Second),
 		middleware.SessionOrder(max(m.args.Concurrency, 8)),
+	}
+	if m.args.Trusting {
+		layers = append(layers, middleware.Quarantine(-1))
 	}
 	retry := middleware.Exponential{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond}
 	if m.args.Dead.Name != "" {

@@ -84,7 +84,7 @@ func testStorm(t *testing.T, on ground, inject bool, last time.Duration) {
 	st.end()
 	ids := []string{"I1", "I2", "I3", "I4", "I6", "I7", "I10.dead", "V1", "V2", "V3", "V4", "V5", "V6"}
 	h := s.judge(check.Params{Attempts: attempts, ResetOnCrash: true}, ids...)
-	st.report(h, inject)
+	st.report(h, inject, int(last/(3*time.Second)))
 }
 
 // storm is a group whose members come and go.
@@ -106,7 +106,7 @@ type stormer struct {
 func (st *storm) join() {
 	st.joined++
 	name := "m" + strconv.Itoa(st.joined)
-	a := memberArgs{Concurrency: 8, Prefetch: 64, Work: stormWork, Dead: st.dead}
+	a := memberArgs{Concurrency: 8, Prefetch: 64, Work: stormWork, Dead: st.dead, Trusting: true} // sessions are lost all the time, and no message is why
 	one := &stormer{}
 	one.m, one.stop, one.ended = st.inProcess(name, a)
 	st.all = append(st.all, one)
@@ -213,7 +213,7 @@ func (st *storm) calm() {
 	st.t.Logf("%d members came; harm done: %v, errors answered: %d", st.joined, st.faults, hits)
 }
 
-func (st *storm) report(h *history.History, inject bool) {
+func (st *storm) report(h *history.History, inject bool, least int) {
 	st.t.Helper()
 	var pauses, handlers []time.Duration
 	since, begun := map[string]int64{}, map[string]int64{}
@@ -251,7 +251,7 @@ func (st *storm) report(h *history.History, inject bool) {
 	if !inject && again > 0 {
 		st.t.Errorf("%d messages were done and done again, and all that happened was members coming and going in good order", again)
 	}
-	if handovers < 20 {
+	if handovers < least {
 		st.t.Errorf("only %d partitions changed hands: that was no storm", handovers)
 	}
 }

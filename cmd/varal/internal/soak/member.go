@@ -82,6 +82,7 @@ func (c *memberConfig) consume(ctx context.Context, r reporter, wrap func(driver
 		middleware.Prefetch(c.Prefetch),
 		middleware.Drain(drainFor),
 		middleware.DeadLetter(graves()),
+		middleware.Quarantine(-1), // members are killed, and no message is why
 		middleware.Retry(middleware.Exponential{Base: time.Millisecond, Cap: 50 * time.Millisecond}))
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeIn)
 	defer cancel()
