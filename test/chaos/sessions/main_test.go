@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/varal-go/varal/test/chaos"
-	"github.com/varal-go/varal/test/internal/fakekafka"
+	"github.com/varal-go/varal/test/chaos/fakekafka"
 )
 
 func TestMain(m *testing.M) {

@@ -16,9 +16,9 @@ import (
 
 	"github.com/varal-go/varal/adapters/kafka"
 	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/test/chaos/fakekafka"
 	"github.com/varal-go/varal/test/chaos/faultnet"
 	"github.com/varal-go/varal/test/conformance"
-	"github.com/varal-go/varal/test/internal/fakekafka"
 )
 
 // kfakeSession is how long kfake waits for a member that says nothing.

@@ -61,6 +61,7 @@ func (s *session) benchSoak() *cobra.Command {
 	f.Float64Var(&o.Kills, "kills", 0.5, "share of kills among them")
 	f.Float64Var(&o.Transient, "transient", 0.05, "probability that an attempt fails")
 	f.Float64Var(&o.Dead, "dead", 0.0005, "probability that a message fails for good")
+	f.DurationVar(&o.Service, "service", 0, "time of an attempt")
 	f.IntVar(&o.Payload, "payload", 100, "bytes of a body")
 	f.Uint64Var(&o.Seed, "seed", 1, "decides what fails, and who is killed")
 	f.DurationVar(&o.Patience, "patience", time.Minute, "how long nothing may end before what is missing counts as lost")
@@ -122,8 +123,8 @@ func (s *session) printSoak(r *soak.Report) error {
 	if !r.Clean() {
 		verdict = s.paint(red, "\n"+strings.Join(append([]string{"not clean"}, r.Notes...), "\n"))
 	}
-	_, err := fmt.Fprintf(s.out, "%s\n%s: %d sessions, %d partitions, %d members of %d workers, failures p = %g, for good %g,\na kill or a leave each %v (kills %g), payload %d bytes, segments of %d, seed %d\n",
-		verdict, r.Broker, r.Sessions, r.Partitions, r.Members, r.Workers, r.Transient, r.Dead,
+	_, err := fmt.Fprintf(s.out, "%s\n%s: %d sessions, %d partitions, %d members of %d workers, failures p = %g, for good %g, service %g ms,\na kill or a leave each %v (kills %g), payload %d bytes, segments of %d, seed %d\n",
+		verdict, r.Broker, r.Sessions, r.Partitions, r.Members, r.Workers, r.Transient, r.Dead, r.ServiceMS,
 		time.Duration(r.TroubleMS*float64(time.Millisecond)), r.KillShare, r.Payload, r.Segment, r.Seed)
 	return err
 }

@@ -2,6 +2,7 @@ package soak
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -91,23 +92,18 @@ func (j *judge) join() int {
 	return len(j.members) - 1
 }
 
-// gone tells that a member was killed, or has lost what it had: what it was doing may be
-// done beside it, and what it did may be done again.
-func (j *judge) gone(member int, killed bool) {
+// killed tells that a member is about to be killed: from here on, what it did may be done
+// again. What came before is not explained by it.
+func (j *judge) killed(member int) {
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	j.members[member]++
-	kept := j.suspects[:0]
-	for _, s := range j.suspects {
-		if s.member != member {
-			kept = append(kept, s)
-		}
-	}
-	j.suspects = kept
-	j.mu.Unlock()
-	if !killed {
-		j.losses.Add(1)
-		return
-	}
+}
+
+// buried tells that a member that was killed has said its last: what it was doing has ended
+// with it.
+func (j *judge) buried(member int) {
+	j.killed(member) // what it said on its way out may come again as well
 	for i := range j.lines {
 		l := &j.lines[i]
 		l.mu.Lock()
@@ -116,15 +112,20 @@ func (j *judge) gone(member int, killed bool) {
 	}
 }
 
+// lostAll tells that a member has lost what it had: what it was doing may be done beside it,
+// and what it did may be done again. It may have found out late, so that explains what was
+// seen before.
+func (j *judge) lostAll(member int) {
+	j.losses.Add(1)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.members[member]++
+	j.suspects = slices.DeleteFunc(j.suspects, func(s suspect) bool { return s.member == member })
+}
+
 // stop forgets what a dead member was doing. l.mu is held.
 func (l *line) stop(member int) {
-	kept := l.running[:0]
-	for _, a := range l.running {
-		if a.member != member {
-			kept = append(kept, a)
-		}
-	}
-	l.running = kept
+	l.running = slices.DeleteFunc(l.running, func(a attempt) bool { return a.member == member })
 }
 
 func (j *judge) epoch(member int) uint64 {

@@ -29,9 +29,9 @@ func script(events ...string) *judge {
 			now += hindsight + 1
 			j.sweep(now, false)
 		case strings.HasPrefix(word, "kill"):
-			j.gone(member, true)
+			j.buried(member)
 		case strings.HasPrefix(word, "lose"):
-			j.gone(member, false)
+			j.lostAll(member)
 		case word[0] == 'b':
 			j.begin(member, t, now)
 		case word[0] == 'd':
@@ -71,6 +71,8 @@ func TestTheJudge(t *testing.T) {
 		"beside one that lives":                  {"b1 1,b2 1,d2 1,d1 1,b2 2,d2 2,b2 3,d2 3", 1, 0, 1, "while 1 ran at member 1"},
 		"beside one that had lost its session":   {events: "b1 1,lose1,b2 1,d2 1,d1 1,b2 2,d2 2,b2 3,d2 3", duplicates: 1},
 		"beside one that finds out later":        {events: "b1 1,b2 1,d2 1,lose1,f1 1,b2 2,d2 2,b2 3,d2 3"},
+		"beside one that is killed later":        {"b1 1,b2 1,d2 1,kill1,b2 2,d2 2,b2 3,d2 3", 1, 0, 0, "while 1 ran"},
+		"again before its kill":                  {"b1 1,d1 1,b2 1,d2 1,kill1,b2 2,d2 2,b2 3,d2 3", 1, 0, 1, "after member 1 had ended it"},
 		"beside one that finds out too late":     {"b1 1,b2 1,d2 1,wait,lose1,f1 1,b2 2,d2 2,b2 3,d2 3", 1, 0, 0, "while 1 ran"},
 		"behind what the next did":               {"b1 1,d1 1,b1 2,kill1,b2 3,d2 3", 1, 1, 0, "before 2 had ended"},
 		"nobody published it":                    {"b1 1,d1 1,b1 2,d1 2,b1 3,d1 3,b1 4,d1 4", 1, 0, 0, "4 ended, and 3 were published"},
@@ -118,7 +120,7 @@ func TestWhatIsKeptOfASession(t *testing.T) {
 	if n := len(j.lines[0].ended); n != maxSpans {
 		t.Errorf("%d spans are kept", n)
 	}
-	j.gone(999, true)
+	j.buried(999)
 	m := j.join()
 	j.begin(m, ticket.Ticket{N: 1000}, 0)
 	j.end(m, ticket.Ticket{N: 1000}, done)

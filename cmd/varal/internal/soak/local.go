@@ -73,7 +73,7 @@ func (l *local) lost() {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if !l.killed {
-		l.j.gone(l.number, false)
+		l.j.lostAll(l.number)
 	}
 }
 
@@ -82,13 +82,13 @@ func (l *local) kill() error {
 	defer l.mu.Unlock()
 	l.killed = true
 	l.die()
-	l.j.gone(l.number, true)
+	l.j.buried(l.number)
 	l.noticing.Go(l.notice)
 	return nil
 }
 
 // session is how long the broker takes to notice that a member is dead.
-const session = time.Second
+const session = 300 * time.Millisecond
 
 // notice has the broker take back what a dead member holds, as the end of its session does
 // where there are sessions. This broker would wait for leases, and for ever for a member

@@ -32,6 +32,7 @@ type memberConfig struct {
 	Payload    int
 	Partitions int
 	Workers    int
+	Service    time.Duration
 	Prefetch   int
 	Seed       uint64
 	Transient  float64
@@ -113,8 +114,8 @@ func (c *memberConfig) handle(ctx context.Context, d *core.Delivery, r reporter)
 		return err
 	}
 	o, panics := c.fate(t, d.Attempt)
-	if ctx.Err() != nil {
-		o = failed
+	if !c.work(ctx) {
+		o, panics = failed, false
 	}
 	r.end(t, o)
 	switch {
@@ -126,6 +127,19 @@ func (c *memberConfig) handle(ctx context.Context, d *core.Delivery, r reporter)
 		panic(errTransient)
 	}
 	return errTransient
+}
+
+// work takes as long as an attempt does; false = it was cancelled.
+func (c *memberConfig) work(ctx context.Context) bool {
+	if c.Service > 0 {
+		t := time.NewTimer(c.Service)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err() == nil
 }
 
 func (c *memberConfig) fate(t ticket.Ticket, try int) (o outcome, panics bool) {

@@ -201,11 +201,12 @@ func (p *process) follow(out io.Reader) {
 	killed := p.killed
 	p.mu.Unlock()
 	if killed {
-		p.j.gone(p.number, true) // here and not earlier: all it said before is known now
+		p.j.buried(p.number)
 		return
 	}
 	if err != nil {
 		p.err = fmt.Errorf("a member ended with %w: %s", err, p.stderr)
+		p.j.lostAll(p.number) // its last commits may have got lost with it
 	}
 }
 
@@ -215,7 +216,7 @@ func (p *process) take(b []byte) {
 	case kindBegin:
 		p.j.begin(p.number, t, time.Since(p.base))
 	case kindLost:
-		p.j.gone(p.number, false)
+		p.j.lostAll(p.number)
 	case kindDone:
 		p.j.end(p.number, t, done)
 	case kindDead:
@@ -237,6 +238,7 @@ func (p *process) kill() error {
 	p.mu.Lock()
 	p.killed = true
 	p.mu.Unlock()
+	p.j.killed(p.number)
 	return p.cmd.Process.Kill()
 }
 

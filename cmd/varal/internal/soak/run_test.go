@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/varal-go/varal/cmd/varal/internal/soak"
+	"github.com/varal-go/varal/test/chaos/fakekafka"
 	"github.com/varal-go/varal/test/conformance/mutant"
 )
 
@@ -36,8 +37,8 @@ func TestMain(m *testing.M) {
 
 func small() soak.Options {
 	return soak.Options{
-		URL: "memory:", Messages: 6000, Segment: 4000, Sessions: 50, Partitions: 4, Members: 3, Workers: 8, Ahead: 1000,
-		Trouble: 50 * time.Millisecond, Kills: 0.5, Transient: 0.1, Dead: 0.01, Payload: 40, Seed: 1, Patience: 20 * time.Second,
+		URL: "memory:", Messages: 15_000, Segment: 10_000, Sessions: 50, Partitions: 4, Members: 3, Workers: 8, Ahead: 1000, Service: time.Millisecond,
+		Trouble: 150 * time.Millisecond, Kills: 0.5, Transient: 0.1, Dead: 0.01, Payload: 40, Seed: 1, Patience: 20 * time.Second,
 	}
 }
 
@@ -47,7 +48,7 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.Clean() || r.Messages != 6000 || r.Segments != 2 || r.Kills == 0 || r.Leaves == 0 || r.DeadLetters < 20 || r.Faults < 400 || r.Attempts < r.Messages+r.Faults || r.Rate <= 0 {
+	if !r.Clean() || r.Messages != 15_000 || r.Segments != 2 || r.Kills == 0 || r.Leaves == 0 || r.DeadLetters < 50 || r.Faults < 1000 || r.Attempts < r.Messages+r.Faults || r.Rate <= 0 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -60,6 +61,12 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
+	keeper, err := fakekafka.NewKeeper(c, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeper.Keep(c)
+	t.Cleanup(keeper.Close)
 	o := small()
 	o.URL, o.Program = "kafka://"+c.ListenAddrs()[0]+"?session_timeout=1s", []string{os.Args[0]}
 	o.Messages, o.Segment, o.Trouble = 3000, 3000, 400*time.Millisecond
@@ -79,7 +86,7 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
 			o := small()
-			o.Patience, o.Messages = time.Second, 4000
+			o.Patience, o.Messages = time.Second, 10_000
 			at := slices.IndexFunc(mutant.All(), func(m mutant.Mutant) bool { return m.ID == id })
 			o.Wrap = mutant.All()[at].Wrap
 			r, err := soak.Run(t.Context(), o)
@@ -102,17 +109,17 @@ func TestARunGoesOnBehindWhatIsKept(t *testing.T) {
 	o.State = filepath.Join(t.TempDir(), "soak.json")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	o.Watch = func(p soak.Progress) {
-		if p.Done > 4000 {
+		if p.Done > 10_000 {
 			cancel(errStop)
 		}
 	}
 	r, err := soak.Run(ctx, o)
-	if !errors.Is(err, errStop) || r == nil || r.Messages != 4000 || r.Segments != 1 {
+	if !errors.Is(err, errStop) || r == nil || r.Messages != 10_000 || r.Segments != 1 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	o.Watch = nil
 	r, err = soak.Run(t.Context(), o)
-	if err != nil || !r.Clean() || r.Messages != 6000 || r.Segments != 2 {
+	if err != nil || !r.Clean() || r.Messages != 15_000 || r.Segments != 2 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	again, err := soak.Run(t.Context(), o)

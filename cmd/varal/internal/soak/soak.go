@@ -40,6 +40,8 @@ type Options struct {
 	Transient float64
 	// Dead is the probability that a message fails for good.
 	Dead float64
+	// Service is how long an attempt takes. 0 = no time.
+	Service time.Duration
 	// Payload is the size of a body in bytes.
 	Payload int
 	// Seed decides what fails, and what happens when.
@@ -55,8 +57,7 @@ type Options struct {
 	Program []string
 	// InProcess has the members of any broker in this process, for tests.
 	InProcess bool
-	// Wrap is put around the driver of members in this process, for planted bugs. nil =
-	// nothing is.
+	// Wrap is put around the drivers of this process, for planted bugs. nil = nothing is.
 	Wrap func(driver.Driver) driver.Driver
 }
 
@@ -83,6 +84,9 @@ func (o *Options) Validate() error {
 		if p < 0 || p > 1 || p != p || flag == "transient" && p > 0.9 { //nolint:gocritic // NaN
 			return fmt.Errorf("--%s %v is out of range: a probability, of failures at most 0.9", flag, p)
 		}
+	}
+	if o.Service < 0 || o.Service > time.Minute {
+		return fmt.Errorf("--service %v is out of range: 0 to 1m", o.Service)
 	}
 	if o.Trouble < 0 || o.Patience < time.Second {
 		return errors.New("--trouble is 0 (none) or more, --patience at least 1s")
@@ -137,6 +141,7 @@ type Law struct {
 	Dead       float64 `json:"dead"`
 	TroubleMS  float64 `json:"trouble_ms"`
 	KillShare  float64 `json:"kill_share"`
+	ServiceMS  float64 `json:"service_ms"`
 	Payload    int     `json:"payload"`
 	Seed       uint64  `json:"seed"`
 }
@@ -155,7 +160,8 @@ func (o *Options) law() Law {
 	broker, _, _ := strings.Cut(o.URL, ":")
 	return Law{
 		broker, o.Messages, o.Segment, o.Sessions, o.Partitions, o.Members, o.Workers,
-		o.Transient, o.Dead, float64(o.Trouble) / float64(time.Millisecond), o.Kills, o.Payload, o.Seed,
+		o.Transient, o.Dead, float64(o.Trouble) / float64(time.Millisecond), o.Kills,
+		float64(o.Service) / float64(time.Millisecond), o.Payload, o.Seed,
 	}
 }
 
