@@ -42,6 +42,9 @@ func (s *session) benchSoak() *cobra.Command {
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.URL = orMemory(o.URL)
+			if strings.HasPrefix(o.URL, "memory:") && !c.Flags().Changed("trouble") {
+				o.Trouble = 300 * time.Millisecond // it is noticed as fast there
+			}
 			if err := o.Validate(); err != nil {
 				return &coded{Usage, err}
 			}
@@ -57,7 +60,7 @@ func (s *session) benchSoak() *cobra.Command {
 	f.IntVar(&o.Members, "members", 4, "members of the group")
 	f.IntVar(&o.Workers, "workers", 64, "handlers at once of a member")
 	f.IntVar(&o.Ahead, "ahead", 50_000, "messages published and not ended, at the most")
-	f.DurationVar(&o.Trouble, "trouble", 2*time.Second, "mean time between two kills or leaves; 0 = none")
+	f.DurationVar(&o.Trouble, "trouble", 5*time.Second, "mean time between two kills or leaves, in memory 300ms; 0 = none")
 	f.Float64Var(&o.Kills, "kills", 0.5, "share of kills among them")
 	f.Float64Var(&o.Transient, "transient", 0.05, "probability that an attempt fails")
 	f.Float64Var(&o.Dead, "dead", 0.0005, "probability that a message fails for good")
