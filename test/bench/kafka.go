@@ -318,22 +318,18 @@ func (k *kafkaSite) varalConsume(topic string, n int, work time.Duration, layers
 	}
 }
 
-// rawConsume polls and commits what it has polled, with the fetch options of the
-// adapter.
+// rawConsume polls and commits what it has polled.
 func (k *kafkaSite) rawConsume(topic string, n int) sampler {
 	return func(ctx context.Context, d time.Duration) (measure, error) {
 		group := uniqueName("group")
-		cl, err := kgo.NewClient(kgo.SeedBrokers(k.conf.Brokers...), kgo.ConsumeTopics(topic), kgo.ConsumerGroup(group),
-			kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.DisableAutoCommit(),
-			kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NoResetOffset()),
-			kgo.FetchMaxWait(100*time.Millisecond), kgo.FetchMaxPartitionBytes(1<<20), kgo.FetchMaxBytes(16<<20))
+		cl, err := k.rawMember(topic, group)
 		if err != nil {
 			return measure{}, err
 		}
 		m := newMeter(int64(n))
 		ctx, cancel := context.WithCancel(ctx)
 		failed := make(chan error, 1)
-		go func() { failed <- pollAndCommit(ctx, cl, m) }()
+		go func() { failed <- pollAndCommit(ctx, cl, func(*kgo.Record) { m.hit() }) }()
 		got, err := m.watch(ctx, d)
 		cancel()
 		err = errors.Join(err, <-failed)
@@ -343,7 +339,15 @@ func (k *kafkaSite) rawConsume(topic string, n int) sampler {
 	}
 }
 
-func pollAndCommit(ctx context.Context, cl *kgo.Client, m *meter) error {
+// rawMember is a group member with the fetch options of the adapter.
+func (k *kafkaSite) rawMember(topic, group string) (*kgo.Client, error) {
+	return kgo.NewClient(kgo.SeedBrokers(k.conf.Brokers...), kgo.ConsumeTopics(topic), kgo.ConsumerGroup(group),
+		kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.DisableAutoCommit(),
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.FetchMaxWait(100*time.Millisecond), kgo.FetchMaxPartitionBytes(1<<20), kgo.FetchMaxBytes(16<<20))
+}
+
+func pollAndCommit(ctx context.Context, cl *kgo.Client, each func(*kgo.Record)) error {
 	last := time.Now()
 	for {
 		fetches := cl.PollFetches(ctx)
@@ -353,7 +357,7 @@ func pollAndCommit(ctx context.Context, cl *kgo.Client, m *meter) error {
 		if err := fetches.Err(); err != nil {
 			return err
 		}
-		fetches.EachRecord(func(*kgo.Record) { m.hit() })
+		fetches.EachRecord(each)
 		if time.Since(last) >= kafkaCommit {
 			last = time.Now()
 			if err := cl.CommitUncommittedOffsets(ctx); err != nil && ctx.Err() == nil {

@@ -51,7 +51,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.ballast, "ballast", 64, "MiB kept alive, as a service has them; 0 = none")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of everything to this file")
 	f.Usage = func() {
-		_, _ = fmt.Fprintln(stderr, "usage: bench [flags] [engine kafka rabbitmq]")
+		_, _ = fmt.Fprintln(stderr, "usage: bench [flags] [engine kafka rabbitmq latency]")
 		f.PrintDefaults()
 	}
 	if err := f.Parse(args); err != nil {
@@ -62,8 +62,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		o.groups = []string{"engine", "kafka", "rabbitmq"}
 	}
 	for _, g := range o.groups {
-		if groups[g] == nil {
-			return o, fmt.Errorf("there is no group %q: use engine, kafka or rabbitmq", g)
+		if groups[g] == nil && g != latencyGroup {
+			return o, fmt.Errorf("there is no group %q: use engine, kafka, rabbitmq or latency", g)
 		}
 	}
 	if o.pairs < 1 || o.seconds <= 0 {
@@ -96,6 +96,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	p.machine(describe(ctx, o))
 	failed := 0
 	for _, g := range o.groups {
+		if g == latencyGroup {
+			if err := p.latency(ctx, o, stderr); err != nil {
+				return err
+			}
+			continue
+		}
 		rows := slices.DeleteFunc(groups[g](), func(r row) bool { return !strings.Contains(r.name, o.only) })
 		for _, r := range rows {
 			_, _ = fmt.Fprintf(stderr, "%s: %s, against %s\n", r.name, r.what, r.peer)
