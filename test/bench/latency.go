@@ -62,8 +62,10 @@ func (p printer) latency(ctx context.Context, o options, stderr io.Writer) error
 			slices.Sort(d.all)
 			p50, p99, p999 := d.quantile(0.5), d.quantile(0.99), d.quantile(0.999)
 			if p.json {
-				p.object(map[string]any{"name": "kafka-latency", "side": side, "pair": pair + 1, "messages": len(d.all),
-					"p50_ms": p50.Seconds() * 1e3, "p99_ms": p99.Seconds() * 1e3, "p999_ms": p999.Seconds() * 1e3})
+				p.object(map[string]any{
+					"name": "kafka-latency", "side": side, "pair": pair + 1, "messages": len(d.all),
+					"p50_ms": p50.Seconds() * 1e3, "p99_ms": p99.Seconds() * 1e3, "p999_ms": p999.Seconds() * 1e3,
+				})
 				continue
 			}
 			_, _ = fmt.Fprintf(p.out, "latency kafka-latency %-8s p50 %.1f ms  p99 %.1f ms  p99.9 %.1f ms  (%d messages at %d/s)\n",

@@ -103,12 +103,20 @@ func (s *session) runSoak(ctx context.Context, o soak.Options, asJSON bool) erro
 func (s *session) printSoak(r *soak.Report) error {
 	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	rows := [][]string{
-		{"messages", count(r.Messages)}, {"violations", count(r.Violations)}, {"lost", count(r.Lost)},
+		{"messages", count(r.Messages)},
+		{"violations", count(r.Violations)},
+		{"lost", count(r.Lost)},
 		{"dead letters missing", count(r.Missing)},
-		{"attempts", count(r.Attempts)}, {"of them failed", count(r.Faults)}, {"dead letters", count(r.DeadLetters)},
-		{"kills", count(r.Kills)}, {"leaves", count(r.Leaves)}, {"sessions lost", count(r.Losses)},
-		{"done again after those", count(r.Duplicates)}, {"overlaps with the dead", count(r.Overlaps)},
-		{"msg/s", strconv.FormatFloat(r.Rate, 'f', 0, 64)}, {"seconds", strconv.FormatFloat(r.Seconds, 'f', 1, 64)},
+		{"attempts", count(r.Attempts)},
+		{"of them failed", count(r.Faults)},
+		{"dead letters", count(r.DeadLetters)},
+		{"kills", count(r.Kills)},
+		{"leaves", count(r.Leaves)},
+		{"sessions lost", count(r.Losses)},
+		{"done again after those", count(r.Duplicates)},
+		{"overlaps with the dead", count(r.Overlaps)},
+		{"msg/s", strconv.FormatFloat(r.Rate, 'f', 0, 64)},
+		{"seconds", strconv.FormatFloat(r.Seconds, 'f', 1, 64)},
 	}
 	colour := func(row, col int) string {
 		switch {

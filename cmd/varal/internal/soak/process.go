@@ -150,7 +150,7 @@ type process struct {
 
 // startProcess runs this program again as a member.
 func startProcess(j *judge, c memberConfig, base time.Time, program []string) (*process, error) {
-	cmd := exec.Command(program[0], program[1:]...) //nolint:gosec // ourselves
+	cmd := exec.CommandContext(context.Background(), program[0], program[1:]...) //nolint:gosec // ourselves; it ends by kill or leave
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err

@@ -81,7 +81,7 @@ func (o *Options) Validate() error {
 		}
 	}
 	for flag, p := range map[string]float64{"transient": o.Transient, "dead": o.Dead, "kills": o.Kills} {
-		if p < 0 || p > 1 || p != p || flag == "transient" && p > 0.9 { //nolint:gocritic // NaN
+		if !(p >= 0 && p <= 1) || flag == "transient" && p > 0.9 { // NaN is in no range
 			return fmt.Errorf("--%s %v is out of range: a probability, of failures at most 0.9", flag, p)
 		}
 	}

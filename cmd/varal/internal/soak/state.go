@@ -31,8 +31,11 @@ func load(path string, law Law) (Totals, error) {
 		return Totals{}, fmt.Errorf("--state: %w", err)
 	}
 	var f stateFile
-	if err := json.Unmarshal(b, &f); err != nil || f.Version != stateVersion {
-		return Totals{}, fmt.Errorf("--state %s is not the state of a soak (version %d, %v): name another file", path, f.Version, err)
+	if err := json.Unmarshal(b, &f); err != nil {
+		return Totals{}, fmt.Errorf("--state %s is not the state of a soak: name another file: %w", path, err)
+	}
+	if f.Version != stateVersion {
+		return Totals{}, fmt.Errorf("--state %s is not the state of a soak of this program (version %d, want %d): name another file", path, f.Version, stateVersion)
 	}
 	if f.Law != law {
 		return Totals{}, fmt.Errorf("--state %s is of a run under another law (%+v): repeat its flags, or name another file", path, f.Law)
