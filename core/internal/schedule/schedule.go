@@ -10,6 +10,7 @@ type Queue[T any] struct {
 	lanes  map[string]*Lane[T]
 	active int            // lanes with deliveries that have not ended
 	idle   deque[idle[T]] // the others, in the order in which they emptied
+	peak   int            // the most lanes since lanes was made
 	free   *Lane[T]       // lanes to use again
 	frees  int
 	n      int // deliveries added and not yet returned by Next
@@ -46,6 +47,12 @@ func (l *Lane[T]) Waiting() int { return l.wait.len() }
 const (
 	maxFree = 1024
 	maxIdle = 1024
+
+	// maxEmpty is how large a queue may stay when nothing is in it, and shrinkBy by how much
+	// the lanes must have become fewer for their map to be made anew: a Go map keeps the
+	// room it once had, and after a burst of a million keys that is as much as they took.
+	maxEmpty = 1 << 15
+	shrinkBy = 8
 )
 
 // New returns an empty queue.
@@ -125,12 +132,25 @@ func (q *Queue[T]) forget() {
 		return
 	}
 	delete(q.lanes, l.key)
+	q.shrink()
 	l.filled++ // whoever still has it in idle has an old one
 	if q.frees < maxFree {
 		l.key, l.spare = "", q.free
 		q.free = l
 		q.frees++
 	}
+}
+
+// shrink gives back the room of lanes that are gone.
+func (q *Queue[T]) shrink() {
+	if q.peak < 4*maxIdle || len(q.lanes) > q.peak/shrinkBy {
+		return
+	}
+	lanes := make(map[string]*Lane[T], len(q.lanes))
+	for key, l := range q.lanes {
+		lanes[key] = l
+	}
+	q.lanes, q.peak = lanes, len(lanes)
 }
 
 // Together starts more deliveries behind one that Next has returned with this lane: those
@@ -193,10 +213,12 @@ func (q *Queue[T]) newLane(key string) *Lane[T] {
 	}
 	l.key = key
 	q.lanes[key] = l
+	q.peak = max(q.peak, len(q.lanes))
 	return l
 }
 
-// deque is a FIFO in a ring that grows by doubling and keeps its memory.
+// deque is a FIFO in a ring that grows by doubling and keeps its memory, unless that is
+// much.
 type deque[T any] struct {
 	buf  []T
 	head int
@@ -240,6 +262,8 @@ func (d *deque[T]) pop() (v T, ok bool) {
 	var zero T
 	v, d.buf[d.head] = d.buf[d.head], zero
 	d.head = (d.head + 1) & (len(d.buf) - 1)
-	d.n--
+	if d.n--; d.n == 0 && len(d.buf) > maxEmpty {
+		d.buf, d.head = nil, 0
+	}
 	return v, true
 }
