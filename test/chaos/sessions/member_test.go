@@ -42,6 +42,7 @@ type memberArgs struct {
 	Healthy     bool          // no message fails
 	Forget      bool          // no commit state
 	Quiet       bool          // says nothing of single receives and settles
+	Instance    string        // the id of a static member of a Kafka group; "" = it is none
 
 	name    string
 	gen     int
@@ -175,6 +176,9 @@ func (m *member) die(why string) {
 // open opens a client whose driver is watched.
 func (m *member) open(ctx context.Context) (*core.Client, error) {
 	c := adapters.Config{URL: m.args.URL}
+	if m.args.Instance != "" {
+		c.URL += "&instance_id=" + m.args.Instance
+	}
 	if m.net != nil {
 		c.Dial = m.net.DialContext
 	}
