@@ -32,7 +32,7 @@ var assignors = map[string]func() kgo.GroupBalancer{
 
 var (
 	errAssignor   = errors.New("use cooperative-sticky, sticky, range or roundrobin")
-	errInstanceID = errors.New("use 1 to 249 of a-z A-Z 0-9 . _ - and neither . nor ..")
+	errInstanceID = errors.New("use 1 to 249 of a-z A-Z 0-9 . _ -, and not . or .. alone")
 )
 
 // eager tells whether a rebalance takes all partitions of all members away.
