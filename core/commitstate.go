@@ -167,7 +167,9 @@ func (s *Consumer) snapshot(a *assignment, base int64) state.Snapshot {
 		n := state.Pending{Position: p.offset, Key: f.rec.Key, HasKey: f.rec.Key != "", Attempts: f.failedAttempts()}
 		a.saidNote = a.saidNote || f.noted
 		if !f.due.IsZero() {
-			n.Due = f.due.Unix() + 1 // never early
+			// Never early. And not a second later with every owner that passes it on: one that
+			// read it from a state is of whole seconds.
+			n.Due = f.due.Add(time.Second - 1).Unix()
 		}
 		snap.Pending = append(snap.Pending, n)
 		return true

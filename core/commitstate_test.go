@@ -151,7 +151,7 @@ func TestAttemptsGoOnOverAHandOver(t *testing.T) {
 		p.SetRetry(core.RetryPolicy{Base: 2 * time.Second, Cap: 2 * time.Second, Jitter: core.NoJitter, Attempts: 5})
 	})}
 	h := func(_ context.Context, d *core.Delivery) error { seen.add(d); return errors.New("no") }
-	// Each owner's time begins anew: what was due at 4 s (5, in whole seconds) is due then.
+	// Each owner's time begins anew: what was due at 4 s is due then.
 	for owner, lives := range []time.Duration{3 * time.Second, 6 * time.Second, 12 * time.Second} {
 		if owner > 0 {
 			f = f.next(t, 2)
@@ -165,6 +165,30 @@ func TestAttemptsGoOnOverAHandOver(t *testing.T) {
 	}
 	if n := len(f.sent("dlq")); n != 2 {
 		t.Errorf("%d dead letters, want 2", n)
+	}
+}
+
+// TestHandOversDoNotPutARetryOff: a message that waits for its next attempt is due when it
+// was, however many owners pass it on.
+func TestHandOversDoNotPutARetryOff(t *testing.T) {
+	t.Parallel()
+	f := logFake(2)
+	no := func(_ context.Context, d *core.Delivery) error {
+		if d.ID == "m1" {
+			return errors.New("no")
+		}
+		return nil
+	}
+	for range 10 {
+		bubble(t, f, no, func(*core.Consumer) { time.Sleep(time.Second) }, retryAfter(5*time.Second))
+		f = f.next(t, 2)
+	}
+	var start time.Time
+	bubble(t, f, func(context.Context, *core.Delivery) error { start = time.Now(); return nil },
+		func(*core.Consumer) { time.Sleep(time.Minute) })
+	// All bubbles begin at the same time: m1 failed at 0 and is due at 5 s.
+	if wait := start.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)); wait < 5*time.Second || wait > 6*time.Second {
+		t.Errorf("m1 ran again after %v, it was due after 5 s", wait)
 	}
 }
 

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -171,7 +170,7 @@ func (c *consumer) begin(ctx context.Context, cl *kgo.Client, fresh []int32) (ma
 	}
 	member, generation := cl.GroupMetadata()
 	req := kmsg.NewPtrOffsetCommitRequest()
-	req.Group, req.MemberID, req.Generation = c.group, member, generation
+	req.Group, req.MemberID, req.Generation, req.InstanceID = c.group, member, generation, c.instanceID()
 	t := kmsg.NewOffsetCommitRequestTopic()
 	t.Topic, t.TopicID = c.topic, c.id
 	for id, offset := range at {
@@ -217,9 +216,12 @@ func (c *consumer) onLost(ctx context.Context, _ *kgo.Client, m map[string][]int
 // revoke gives partitions back in order: nothing more of them is returned, core lets
 // go and settles, then their epoch ends. The client sends heartbeats meanwhile.
 func (c *consumer) revoke(ctx context.Context, ids []int32) {
-	wall := c.d.conf.RebalanceTimeout
-	ctx, cancel := context.WithTimeout(ctx, wall-min(wall/10, 3*time.Second))
+	ctx, cancel := context.WithDeadline(ctx, c.wall())
 	defer cancel()
+	if c.d.conf.eager() {
+		c.pulse.hold(true)
+		defer c.pulse.hold(false)
+	}
 	c.lock()
 	c.forget(ids)
 	names := c.close(ids, false)

@@ -18,7 +18,7 @@ var _ kgo.HookNewClient = (*member)(nil)
 // OnNewClient is the client's hook.
 func (m *member) OnNewClient(cl *kgo.Client) { m.cl.Store(cl) }
 
-// beat sends a heartbeat beside a join that waits. Pulse hears of the answer by its hook,
+// beat sends a heartbeat beside a join that waits, or a Revoke that an eager rebalance waits for. Pulse hears of the answer by its hook,
 // but not what it was. Most are "rebalance in progress"; "unknown member" tells of a loss
 // that the client would not: it starts again as a new member with the partitions it has.
 func (c *consumer) beat() {
@@ -28,11 +28,19 @@ func (c *consumer) beat() {
 		return
 	}
 	req := kmsg.NewPtrHeartbeatRequest()
-	req.Group, req.MemberID, req.Generation = c.group, id, generation
+	req.Group, req.MemberID, req.Generation, req.InstanceID = c.group, id, generation, c.instanceID()
 	ctx, cancel := context.WithTimeout(context.Background(), c.pulse.limit)
 	defer cancel()
 	resp, err := req.RequestWith(ctx, cl)
-	if err == nil && resp.ErrorCode == kerr.UnknownMemberID.Code {
+	if err == nil && (resp.ErrorCode == kerr.UnknownMemberID.Code || resp.ErrorCode == kerr.FencedInstanceID.Code) {
 		c.pulse.unknown()
 	}
+}
+
+// instanceID is the instance id as requests carry it.
+func (c *consumer) instanceID() *string {
+	if c.instance == "" {
+		return nil
+	}
+	return &c.instance
 }

@@ -28,9 +28,11 @@ type consumer struct {
 	topic string
 	id    kadm.TopicID
 	group string // "" = none
-	link  *link
-	cl    *kgo.Client // set before Subscribe returns; callbacks use the one they are given
-	kill  context.CancelFunc
+	// instance makes it a static member; "" = it is none.
+	instance string
+	link     *link
+	cl       *kgo.Client // set before Subscribe returns; callbacks use the one they are given
+	kill     context.CancelFunc
 
 	pulse  pulse  // of a group member
 	member member // likewise
@@ -92,6 +94,7 @@ func (d *kafka) newConsumer(sub driver.Subscription, t kadm.TopicDetail) *consum
 		wake:  make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{}),
 		parts: make(map[string]*part), byID: make(map[int32]*part),
 	}
+	c.instance = d.conf.instanceOf(sub, c.group)
 	c.link = &link{notify: c.notify}
 	c.pulse.limit, c.pulse.silent, c.pulse.beat = d.conf.SessionTimeout, c.sever, c.beat
 	return c
@@ -260,14 +263,9 @@ func (c *consumer) fetchError(p *part, err error) {
 			c.news = append(c.news, driver.Event{Kind: driver.OutOfRange, Partition: p.name, Err: err})
 		}
 	default:
-		e := classify(c.op, err, driver.Transient)
-		switch e.Class {
-		case driver.LeaseLost:
-			return // thrown out of the group: Revoke has told it, and the client joins again
-		case driver.Conflict, driver.Closed:
-			e.Class = driver.Transient
+		if e := c.groupError(err); e != nil {
+			c.pending = e
 		}
-		c.pending = e
 	}
 }
 

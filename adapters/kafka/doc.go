@@ -8,6 +8,13 @@
 //	stream   one Kafka topic; a consumer group where Subscription.Group is set,
 //	         else all partitions from Subscription.Start, and nothing is committed
 //
+// Groups use the classic protocol. Config.Assignor cooperative-sticky, the default, takes
+// from a consumer only what goes to another; sticky, range and roundrobin take everything
+// from all at every change, so that nothing is handled until the slowest has let go. A
+// Config.InstanceID makes a consumer a static member: its partitions wait for it for a
+// session after Close. When it comes back it costs one rebalance, since Delivery.Fence has
+// to grow, and gets a share like any other.
+//
 // Group ids are used as they are: two topics read under one group name share that
 // Kafka group and rebalance together. The partition count of the Kafka topic decides
 // where a key goes (murmur2, the Java client's law); adding partitions moves keys.
@@ -48,7 +55,8 @@
 //
 // # Known gaps
 //
-// Share groups (KIP-932) are not offered yet: Config.ShareGroups is refused.
+// Share groups (KIP-932) are not offered yet: Config.ShareGroups is refused. So is the
+// protocol of KIP-848, in which the broker assigns: Config.Assignor server.
 // Servers that count commit metadata in bytes take a third of the StateBytes
 // declared here: such an entry of Settle ends TooLarge.
 package kafka

@@ -31,6 +31,7 @@ type kafka struct {
 	mu        sync.Mutex
 	closed    bool                   // guarded by mu
 	consumers map[*consumer]struct{} // guarded by mu
+	static    map[string]*consumer   // by group, those that are static members; guarded by mu
 	closing   sync.Once
 }
 
@@ -47,7 +48,10 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 	if c.ShareGroups {
 		return nil, driver.Errorf(op, driver.Unsupported, "share_groups: share groups are not offered yet; leave it out, and a queue without partitions uses a consumer group")
 	}
-	d := &kafka{conf: c, link: &link{notify: c.Notify}, consumers: make(map[*consumer]struct{})}
+	if c.Assignor == assignServer {
+		return nil, driver.Errorf(op, driver.Unsupported, "assignor: server (KIP-848) is not offered yet: its session timeout is the broker's, and a consumer that is cut off could not tell when its partitions are somebody else's; leave it out, or use sticky, range or roundrobin")
+	}
+	d := &kafka{conf: c, link: &link{notify: c.Notify}, consumers: make(map[*consumer]struct{}), static: make(map[string]*consumer)}
 	life, kill := context.WithCancel(context.WithoutCancel(ctx))
 	d.kill = kill
 	opts := append(c.options(d.link), kgo.WithContext(life))
@@ -160,12 +164,20 @@ func checkDestination(op string, of driver.Destination) error {
 	case of.Name == "" || of.Name == "." || of.Name == ".." || len(of.Name) > 249:
 		return driver.Errorf(op, driver.Permanent, "destination: a topic's name has 1 to 249 characters and is not . or ..")
 	}
-	for _, r := range of.Name {
-		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-' {
-			return driver.Errorf(op, driver.Permanent, "destination %q: a topic's name holds only a-z A-Z 0-9 . _ -", of.Name)
-		}
+	if !isTopicName(of.Name) {
+		return driver.Errorf(op, driver.Permanent, "destination %q: a topic's name holds only a-z A-Z 0-9 . _ -", of.Name)
 	}
 	return nil
+}
+
+// isTopicName is Kafka's rule for names of topics, which is that for instance ids too.
+func isTopicName(s string) bool {
+	for _, r := range s {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-' {
+			return false
+		}
+	}
+	return s != "" && s != "." && s != ".." && len(s) <= 249
 }
 
 // topic asks for the metadata of one topic: NotFound, Denied.

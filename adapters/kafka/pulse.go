@@ -18,19 +18,24 @@ import (
 // rebalance timeout. The broker does not expect any, but that it holds the join we cannot
 // know: cut off right after it was written, or put out while our process stood still,
 // we would wait with partitions that are somebody else's. So we send them ourselves; they
-// go over another connection and are answered at once. (The protocol of KIP-848 has
-// heartbeats only; this adapter never asks the client for it.)
+// go over another connection and are answered at once.
+//
+// While an eager rebalance waits for us to let go the client does send heartbeats, but does
+// not listen to the answer until we have: put out at the rebalance timeout, we would not know.
+// So we send our own then, too.
 type pulse struct {
 	limit  time.Duration // the session timeout
 	silent func()        // called in a goroutine of its own when the limit is reached
-	beat   func()        // sends a heartbeat; called likewise, one at a time, while a join waits
+	beat   func()        // sends a heartbeat; called likewise, one at a time, while a join or a Revoke waits
 
 	calls sync.WaitGroup // of silent and beat
 
 	mu      sync.Mutex
 	timer   *time.Timer // calls expire; nil before the first answer; guarded by mu
 	heard   time.Time   // zero = no member; guarded by mu
+	before  time.Time   // heard, one answer earlier; guarded by mu
 	joining bool        // guarded by mu
+	holding bool        // guarded by mu
 	beating bool        // beat runs; guarded by mu
 	lost    bool        // the limit was reached; stays until begin or rest; guarded by mu
 	ended   bool        // guarded by mu
@@ -78,7 +83,7 @@ func (p *pulse) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
 		sent := now.Add(-e.DurationE2E())
 		p.check(sent)
 		if sent.After(p.heard) { // the client's and ours may be answered in another order
-			p.heard = sent
+			p.before, p.heard = p.heard, sent
 		}
 		p.joining = p.joining && kmsg.Key(key) == kmsg.Heartbeat
 	}
@@ -101,7 +106,7 @@ func (p *pulse) arm(now time.Time) {
 	var d time.Duration
 	if !p.lost {
 		d = p.limit - now.Sub(p.heard)
-		if p.joining {
+		if p.joining || p.holding {
 			d = min(d, p.limit/beats)
 		}
 	}
@@ -135,7 +140,7 @@ func (p *pulse) due() func() {
 	switch {
 	case p.lost:
 		call = p.silent
-	case p.joining && !p.beating:
+	case (p.joining || p.holding) && !p.beating:
 		p.beating, call = true, p.ask
 	}
 	if !p.lost { // when beat gets no answer; or an answer came between
@@ -163,6 +168,25 @@ func (p *pulse) unknown() {
 		p.lost = true
 		p.arm(time.Now())
 	}
+}
+
+// since is a moment at which a rebalance that we have just heard of had not begun: when the
+// heartbeat before the one that told us left. Where there was none, we own nothing yet.
+func (p *pulse) since() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.before.IsZero() {
+		return time.Now()
+	}
+	return p.before
+}
+
+// hold starts and ends the watch over a Revoke.
+func (p *pulse) hold(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holding = on
+	p.arm(time.Now())
 }
 
 // alive reports whether what we own is still ours, as far as we can know.
@@ -200,7 +224,7 @@ func (p *pulse) again() {
 func (p *pulse) rest() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.heard, p.joining, p.lost = time.Time{}, false, false
+	p.heard, p.before, p.joining, p.lost = time.Time{}, time.Time{}, false, false
 	if p.timer != nil {
 		p.timer.Stop()
 	}

@@ -50,22 +50,37 @@ func (d *kafka) Subscribe(ctx context.Context, sub driver.Subscription) (driver.
 		return nil, classify(op, err, driver.Transient)
 	}
 	c := d.newConsumer(sub, t)
-	opts, err := c.subscribeOptions(ctx, t)
-	if err != nil {
-		return nil, classify(op, err, driver.Transient)
+	if err := d.claim(op, c); err != nil {
+		return nil, err
 	}
-	life, kill := context.WithCancel(context.WithoutCancel(ctx))
-	c.kill = kill
-	c.cl, err = kgo.NewClient(append(opts, kgo.WithContext(life))...)
-	if err != nil {
-		kill()
-		return nil, driver.Errorf(op, driver.Permanent, "%w", err)
+	if err := c.start(ctx, op, t); err != nil {
+		d.forget(c)
+		return nil, err
 	}
 	if !d.keep(c) {
 		_ = c.Close(ctx)
 		return nil, driver.Errorf(op, driver.Closed, "%w", errClosed)
 	}
 	return c, nil
+}
+
+// start makes the client of c, which joins the group.
+func (c *consumer) start(ctx context.Context, op string, t kadm.TopicDetail) error {
+	opts, err := c.subscribeOptions(ctx, t)
+	if err != nil {
+		return classify(op, err, driver.Transient)
+	}
+	if err := c.d.evict(ctx, c); err != nil {
+		return classify(op, err, driver.Transient)
+	}
+	life, kill := context.WithCancel(context.WithoutCancel(ctx))
+	c.kill = kill
+	c.cl, err = kgo.NewClient(append(opts, kgo.WithContext(life))...)
+	if err != nil {
+		kill()
+		return driver.Errorf(op, driver.Permanent, "%w", err)
+	}
+	return nil
 }
 
 func checkSubscription(op string, sub driver.Subscription) error {
@@ -104,6 +119,9 @@ func (d *kafka) forget(c *consumer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.consumers, c)
+	if d.static[c.group] == c {
+		delete(d.static, c.group)
+	}
 }
 
 // subscribeOptions are those of a group member, or of a reader of all partitions.
@@ -119,14 +137,11 @@ func (c *consumer) subscribeOptions(ctx context.Context, t kadm.TopicDetail) ([]
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 	)
 	if c.group != "" {
+		opts = append(opts, conf.memberOptions(c.instance)...)
 		return append(opts,
 			kgo.ConsumerGroup(c.group),
 			kgo.ConsumeTopics(c.topic),
-			kgo.Balancers(kgo.CooperativeStickyBalancer()),
 			kgo.DisableAutoCommit(),
-			kgo.SessionTimeout(conf.SessionTimeout),
-			kgo.HeartbeatInterval(max(conf.SessionTimeout/beats, time.Millisecond)),
-			kgo.RebalanceTimeout(conf.RebalanceTimeout),
 			kgo.WithHooks(&c.pulse, &c.member),
 			kgo.OnPartitionsAssigned(c.onAssigned),
 			kgo.OnOffsetsFetched(c.onFetched),

@@ -15,9 +15,10 @@ import (
 // user:password@ for SASL. A port left out is 9092; special characters of user and
 // password are percent-encoded. The parameters are the fields of Config in
 // snake case: client_id, session_timeout, rebalance_timeout, connect_timeout,
-// fetch_max_wait, fetch_partition_bytes, max_bytes, compression, partitions,
-// replication_factor, share_groups, allow_insecure; sasl (the mechanism); and with
-// kafkas:// tls_ca, tls_cert, tls_key, tls_server_name, tls_insecure_skip_verify.
+// assignor, instance_id, fetch_max_wait, fetch_partition_bytes, max_bytes, compression,
+// partitions, replication_factor, share_groups, allow_insecure; sasl (the mechanism);
+// and with kafkas:// tls_ca, tls_cert, tls_key, tls_server_name,
+// tls_insecure_skip_verify.
 //
 // A parameter that is unknown, repeated or unreadable is an error that names it. No
 // error quotes any other part of raw, which may hold a password.
@@ -132,6 +133,14 @@ func (c *Config) set(name, value string) error {
 		return duration(&c.SessionTimeout, value)
 	case "rebalance_timeout":
 		return duration(&c.RebalanceTimeout, value)
+	case "assignor":
+		if c.Assignor = value; value == "" {
+			return errAssignor
+		}
+	case "instance_id":
+		if c.InstanceID = value; value == "" {
+			return errInstanceID
+		}
 	case "connect_timeout":
 		return duration(&c.ConnectTimeout, value)
 	case "fetch_max_wait":

@@ -43,6 +43,7 @@ type memberArgs struct {
 	Forget      bool          // no commit state
 	Quiet       bool          // says nothing of single receives and settles
 	Trusting    bool          // no message is quarantined for the ends of those who had it
+	Instance    string        // the id of a static member of a Kafka group; "" = it is none
 
 	name    string
 	gen     int
@@ -176,6 +177,9 @@ func (m *member) die(why string) {
 // open opens a client whose driver is watched.
 func (m *member) open(ctx context.Context) (*core.Client, error) {
 	c := adapters.Config{URL: m.args.URL}
+	if m.args.Instance != "" {
+		c.URL += "&instance_id=" + m.args.Instance
+	}
 	if m.net != nil {
 		c.Dial = m.net.DialContext
 	}

@@ -24,26 +24,51 @@ import (
 // good order, in this process. On kfake the broker answers with errors besides, and
 // connections break; on the real one nothing but the rebalances happens, and so nothing
 // that is done may be done again.
+//
+// Range is eager: each step is a revoke of everything from everybody, in good order. Static
+// members do not leave: whoever ends keeps its partitions for a session, in which its id comes
+// back, as in a rolling restart, or does not, as when there are to be fewer; and who joins waits
+// for it as long, so that less changes hands. What it has done it has committed before. So
+// without faults nothing may be repeated in any of them, and with faults only what an error
+// kept from being committed: I4 and V5 ask for the cause of each.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		on     func(*testing.T) ground
+		with   string // parameters of the members' URL
+		static bool
 		inject bool
+		last   time.Duration
+		least  int // partitions that change hands
 	}{
-		"Kfake":         {func(t *testing.T) ground { return faked(t, 3, time.Second) }, true},
-		"KfakeNoFaults": {func(t *testing.T) ground { return faked(t, 3, fakeSession) }, false},
-		"Kafka":         {func(t *testing.T) ground { return live(t, "kafka") }, false},
+		"Kfake":               {on: hasty, inject: true, last: time.Minute, least: 20},
+		"KfakeNoFaults":       {on: patient, last: 10 * time.Second, least: 5},
+		"KfakeRange":          {on: hasty, with: "&assignor=range", inject: true, last: 10 * time.Second, least: 10},
+		"KfakeRangeNoFaults":  {on: patient, with: "&assignor=range", last: 10 * time.Second, least: 10},
+		"KfakeStatic":         {on: hasty, static: true, inject: true, last: 10 * time.Second, least: 3},
+		"KfakeStaticNoFaults": {on: patient, static: true, last: 10 * time.Second, least: 1},
+		"Kafka":               {on: func(t *testing.T) ground { return live(t, "kafka") }, last: time.Minute, least: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			last := time.Minute
-			if testing.Short() || name == "KfakeNoFaults" {
-				last = 10 * time.Second
+			if testing.Short() {
+				c.last, c.least = min(c.last/2, 10*time.Second), min(c.least, 3)
 			}
-			testStorm(t, c.on(t), c.inject, last)
+			on := c.on(t)
+			on.url += c.with
+			st := &storm{scene: newScene(t, on, core.Queue("storm").Keyed(stormParts)), least: c.least}
+			if c.static {
+				st.hasIDs()
+			}
+			st.run(c.inject, c.last)
 		})
 	}
 }
+
+// hasty has a session that a storm does not have to wait for long.
+func hasty(t *testing.T) ground { return faked(t, 3, time.Second) }
+
+func patient(t *testing.T) ground { return faked(t, 3, fakeSession) }
 
 const (
 	fewest     = 2
@@ -52,9 +77,8 @@ const (
 	stormWork  = 20 * time.Millisecond
 )
 
-func testStorm(t *testing.T, on ground, inject bool, last time.Duration) {
-	s := newScene(t, on, core.Queue("storm").Keyed(stormParts))
-	st := &storm{scene: s}
+func (st *storm) run(inject bool, last time.Duration) {
+	s := st.scene
 	if inject {
 		st.faults = map[string]int{}
 	}
@@ -84,14 +108,18 @@ func testStorm(t *testing.T, on ground, inject bool, last time.Duration) {
 	st.end()
 	ids := []string{"I1", "I2", "I3", "I4", "I6", "I7", "I10.dead", "V1", "V2", "V3", "V4", "V5", "V6"}
 	h := s.judge(check.Params{Attempts: attempts, ResetOnCrash: true}, ids...)
-	st.report(h, inject, int(last/(3*time.Second)))
+	st.report(h, inject)
 }
 
 // storm is a group whose members come and go.
 type storm struct {
 	*scene
 	all    []*stormer // that have not been told to leave
+	least  int
 	joined int
+	static bool
+	idle   sync.Mutex
+	free   []string // ids of static members that no living one has; guarded by idle
 	left   sync.WaitGroup
 	faults map[string]int
 	wounds []*kfake.FaultHandle
@@ -104,9 +132,15 @@ type stormer struct {
 }
 
 func (st *storm) join() {
+	// Trusting: sessions are lost all the time, and no message is why.
+	a := memberArgs{Concurrency: 8, Prefetch: 64, Work: stormWork, Dead: st.dead, Trusting: true}
+	if st.static {
+		if a.Instance = st.anID(); a.Instance == "" {
+			return // all belong to members that live, or drain
+		}
+	}
 	st.joined++
 	name := "m" + strconv.Itoa(st.joined)
-	a := memberArgs{Concurrency: 8, Prefetch: 64, Work: stormWork, Dead: st.dead, Trusting: true} // sessions are lost all the time, and no message is why
 	one := &stormer{}
 	one.m, one.stop, one.ended = st.inProcess(name, a)
 	st.all = append(st.all, one)
@@ -130,6 +164,9 @@ func (st *storm) leave(i int) {
 			_ = one.m.net.Close()
 		}
 		one.m.emit(history.Event{Op: history.OpBye})
+		if id := one.m.args.Instance; id != "" {
+			st.giveBack(id)
+		}
 	})
 }
 
@@ -148,6 +185,51 @@ func (st *storm) end() {
 		st.leave(0)
 	}
 	st.left.Wait()
+	if !st.static {
+		return
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		info := st.on.fake.GroupInfo(st.dest.Name)
+		if info == nil || info.State == "Empty" || info.State == "Dead" {
+			return
+		}
+		if time.Now().After(end) {
+			st.t.Fatalf("the group has members still: %+v", info)
+		}
+	}
+}
+
+// hasIDs makes the members static. The ids are more than the members, so that some are away
+// for less than a session and some for more.
+func (st *storm) hasIDs() {
+	st.static = true
+	for i := range most + 2 {
+		st.giveBack("i" + strconv.Itoa(i))
+	}
+}
+
+func (st *storm) giveBack(id string) {
+	st.idle.Lock()
+	defer st.idle.Unlock()
+	st.free = append(st.free, id)
+}
+
+// anID takes one of the free ids, "" = there is none. Of two in three it is the last that
+// became free.
+func (st *storm) anID() (id string) {
+	st.idle.Lock()
+	defer st.idle.Unlock()
+	n := len(st.free)
+	if n == 0 {
+		return ""
+	}
+	i := n - 1
+	if st.rng.IntN(3) == 0 {
+		i = st.rng.IntN(n)
+	}
+	id = st.free[i]
+	st.free = slices.Delete(st.free, i, i+1)
+	return id
 }
 
 // wound is an error that the broker answers with in place of doing what it was asked.
@@ -213,7 +295,7 @@ func (st *storm) calm() {
 	st.t.Logf("%d members came; harm done: %v, errors answered: %d", st.joined, st.faults, hits)
 }
 
-func (st *storm) report(h *history.History, inject bool, least int) {
+func (st *storm) report(h *history.History, inject bool) {
 	st.t.Helper()
 	var pauses, handlers []time.Duration
 	since, begun := map[string]int64{}, map[string]int64{}
@@ -251,7 +333,7 @@ func (st *storm) report(h *history.History, inject bool, least int) {
 	if !inject && again > 0 {
 		st.t.Errorf("%d messages were done and done again, and all that happened was members coming and going in good order", again)
 	}
-	if handovers < least {
+	if handovers < st.least {
 		st.t.Errorf("only %d partitions changed hands: that was no storm", handovers)
 	}
 }
