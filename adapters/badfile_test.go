@@ -132,6 +132,8 @@ var badFiles = []struct{ name, text string }{
 	{"quarantine over", set("quarantine: 8")},
 	{"stuck unknown", set("stuck: {wait: 1s}")},
 	{"abandon without cancel", set("stuck: {abandon: 1s}")},
+	{"breaker without failures", set("breaker: {open_for: 1s}")},
+	{"breaker unknown", set("breaker: {after: 1s}")},
 	{"ack_first with retry", set("ack_first: true")},
 	{"ack_first with a dead letter", strings.Replace(set("ack_first: true"), "    retry: {base: 1s, cap: 1m, attempts: 5}\n", "", 1)},
 	{"require is a word", set("require: ordered")},

@@ -32,6 +32,15 @@ func (f *File) keyLayers(o *object, add func(string, func(*core.Policy))) {
 	if n := o.number("quarantine", 1, maxQuarantine); n > 0 {
 		add("Quarantine", func(p *core.Policy) { p.Quarantine = n })
 	}
+	if o.has("breaker") {
+		b := o.child("breaker")
+		b.known("failures", "open_for")
+		p := core.BreakerPolicy{Failures: b.number("failures", 1, maxPrefetch), OpenFor: b.duration("open_for", maxWait)}
+		if p.Failures == 0 {
+			b.fail("failures", "say after how many failures in a row it opens")
+		}
+		add("Breaker", func(to *core.Policy) { to.Breaker = p })
+	}
 	if o.has("stuck") {
 		s := stuck(o, o.child("stuck"))
 		add("Stuck", func(p *core.Policy) { p.Stuck = s })

@@ -160,6 +160,7 @@ func TestLayers(t *testing.T) {
     max_per_key: 7
     quarantine: 2
     stuck: {warn: 10s, cancel: 1m, abandon: 10s}
+    breaker: {failures: 20, open_for: 3s}
     prefer: [dedup]
   radio:
     from: pizzas
@@ -200,6 +201,9 @@ func TestLayers(t *testing.T) {
 	}
 	if k.AfterTerminal != "dead-letter key" || k.Stuck != (core.StuckPolicy{Warn: 10 * time.Second, Cancel: time.Minute, Abandon: 10 * time.Second}) {
 		t.Errorf("kitchen: %s, %+v", k.AfterTerminal, k.Stuck)
+	}
+	if k.Breaker == nil || *k.Breaker != (core.BreakerPolicy{Failures: 20, OpenFor: 3 * time.Second}) {
+		t.Errorf("kitchen: %+v", k.Breaker)
 	}
 	if r := got["radio"]; !r.AckFirst || r.Concurrency != 2 || r.Group != "radio" {
 		t.Errorf("radio: %+v", r)

@@ -22,7 +22,7 @@ func (s *Consumer) assigned(a driver.Assignment) {
 		s.cancelRunning(old, ErrRevoked)
 	}
 	s.parts[a.Partition] = fresh
-	if s.paused {
+	if s.paused || !s.breaker.isClosed() {
 		s.redemand() // the new partition is not yet in the Demand's list of paused ones
 	}
 }

@@ -15,6 +15,7 @@ func (s *Consumer) clock() {
 		s.mu.Lock()
 		now := time.Now()
 		s.endWaits(now)
+		s.tryAgain(now)
 		if s.leases && !now.Before(s.scan) {
 			s.scan = now.Add(s.extendLeases(now))
 		}
@@ -27,6 +28,9 @@ func (s *Consumer) clock() {
 		}
 		if s.leases && s.scan.Before(next) {
 			next = s.scan
+		}
+		if b := &s.breaker; !b.isClosed() && !b.half && b.until.Before(next) {
+			next = b.until
 		}
 		s.mu.Unlock()
 		t.Reset(max(time.Until(next), 0))

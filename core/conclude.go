@@ -48,6 +48,7 @@ func (s *Consumer) conclude(f *flight, err, cause error, dec decision, decided b
 		return "revoked"
 	}
 	if decided && dec.disposition == driver.Ack || !decided && err == nil {
+		s.attemptSucceeded()
 		return s.succeeded(f, held)
 	}
 	v, after := classify(err)
@@ -99,6 +100,9 @@ func (s *Consumer) failed(f *flight, v verdict, after time.Duration, err error) 
 	now := time.Now()
 	s.counts.Failed++
 	f.cause, f.last = err, now
+	if v == verdictRetry {
+		s.attemptFailed(now, err)
+	}
 	_, panicked := errors.AsType[*panicError](err)
 	if !panicked {
 		f.stack = nil // of an earlier attempt: the record would show it beside another error

@@ -76,6 +76,7 @@ type Consumer struct {
 	running    int
 	waking     bool // a worker is on its way to the queue
 	paused     bool
+	breaker    breaker
 	draining   bool // starts nothing more
 	abandoned  bool // what still runs is not waited for
 	stopped    bool // workers end

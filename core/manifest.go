@@ -57,6 +57,8 @@ type SubscriptionManifest struct {
 	// what is done about work that does not end.
 	AfterTerminal string      `json:"after_terminal"`
 	Stuck         StuckPolicy `json:"stuck"`
+	// Breaker is when all is stopped for a while, nil = never.
+	Breaker *BreakerPolicy `json:"breaker,omitempty"`
 	// AckFirst: settled before the handler runs, at most once.
 	AckFirst bool `json:"ack_first,omitempty"`
 	// Layers are the layers by name, in the order listed; Chain is the way of a message, step by step.
@@ -116,6 +118,9 @@ func (s *Consumer) manifest() SubscriptionManifest {
 	}
 	if p.DeadLetter != (Destination{}) {
 		m.DeadLetter = p.DeadLetter.String()
+	}
+	if p.Breaker.Failures > 0 {
+		m.Breaker = &p.Breaker
 	}
 	for _, n := range s.sub.Prefer {
 		if Resolve(s.caps, n).Support == Refused {

@@ -73,6 +73,8 @@ const (
 	SignalStuck            SignalKind = "stuck"       // a run, or what holds up a partition
 	SignalGapSkipped       SignalKind = "gap_skipped" // an operational failure
 	SignalLimited          SignalKind = "header_limit"
+	SignalBreakerOpen      SignalKind = "breaker_open"         // so many attempts in a row have failed
+	SignalBreakerClosed    SignalKind = "breaker_closed"       // one has succeeded again
 	SignalStateIgnored     SignalKind = "commit_state_ignored" // what it covered is handled again
 )
 

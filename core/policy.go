@@ -143,6 +143,8 @@ type Policy struct {
 	// Timeout of one attempt; its context ends with cause ErrTimeout and the attempt
 	// counts as failed. 0 = none.
 	Timeout time.Duration
+	// Breaker stops everything for a while when all attempts fail. Zero = none.
+	Breaker BreakerPolicy
 	// Stuck is what is done about work that does not end. Zero = a warning after a minute.
 	Stuck StuckPolicy
 	// DrainTimeout is how long running handlers may take after Consume's ctx ended,
@@ -195,6 +197,9 @@ func (p *Policy) setDefaults() {
 	setDefault(&p.Quarantine, defaultQuarantine)
 	setDefault(&p.BlockFor, defaultBlock)
 	setDefault(&p.Stuck.Warn, defaultWarn)
+	if p.Breaker.Failures > 0 {
+		setDefault(&p.Breaker.OpenFor, defaultOpenFor)
+	}
 	setDefault(&p.Retry.Base, defaultBase)
 	setDefault(&p.Retry.Cap, max(defaultCap, p.Retry.Base))
 }
@@ -222,6 +227,10 @@ func (p *Policy) validate() error {
 		return bad("MaxPerKey", "%d is negative", p.MaxPerKey)
 	case p.Timeout < 0:
 		return bad("Timeout", "%v is negative", p.Timeout)
+	case p.Breaker.Failures < 0 || p.Breaker.OpenFor < 0 || p.Breaker.OpenFor > maxRetryDelay:
+		return bad("Breaker", "%d failures, open for %v: neither may be negative, nor the time be over %v", p.Breaker.Failures, p.Breaker.OpenFor, maxRetryDelay)
+	case p.Breaker.Failures == 0 && p.Breaker.OpenFor > 0:
+		return bad("Breaker", "OpenFor without Failures: say after how many failures in a row it opens")
 	case p.BlockFor < 0:
 		return bad("BlockFor", "%v is negative", p.BlockFor)
 	case p.Quarantine > maxCrashes:

@@ -129,10 +129,12 @@ func (s *Consumer) worthAsking(records int) bool {
 }
 
 // pausedParts lists the partitions to return nothing of: all of them while the
-// subscription is paused, so that connection and ownership go on. Callers hold mu.
+// subscription is paused or its breaker open, so that connection and ownership go on.
+// Callers hold mu.
 func (s *Consumer) pausedParts() (out []string) {
+	all := s.paused || !s.breaker.isClosed() && !s.breaker.half
 	for name, a := range s.parts {
-		if s.paused || a.held() {
+		if all || a.held() {
 			out = append(out, name)
 		}
 	}

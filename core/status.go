@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,10 @@ type Status struct {
 	Waiting       int   `json:"waiting"` // in back-off
 	Queued        int   `json:"queued"`
 	Keys          int   `json:"keys"` // keys with unfinished messages
+
+	// BreakerUntil is when an open breaker lets an attempt be made; in the past: that one
+	// runs, or there is no message for it. Zero = it is closed, or there is none.
+	BreakerUntil time.Time `json:"breaker_until,omitzero"`
 
 	// Oldest is the age of the oldest unfinished message since it was received.
 	Oldest time.Duration `json:"oldest_ns"`
@@ -59,6 +64,7 @@ func (s *Consumer) Status() Status {
 	if s.state == "running" && s.paused {
 		st.State = "paused"
 	}
+	st.BreakerUntil = s.breaker.until
 	if s.err != nil {
 		st.Error = s.err.Error()
 	}
@@ -129,6 +135,8 @@ func (s *Consumer) unready(st Status) string {
 		return st.State
 	case receiving != nil:
 		return "receive fails: " + receiving.Error()
+	case !st.BreakerUntil.IsZero():
+		return fmt.Sprintf("the breaker is open: %d attempts in a row have failed", s.p.Breaker.Failures)
 	case len(st.Partitions) == 0:
 		return "no partition is assigned"
 	case st.Oldest > stuckAfter && st.Waiting == 0:

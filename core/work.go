@@ -58,7 +58,7 @@ func (s *Consumer) next() *flight {
 }
 
 // slots is how many handlers may run at once now. Callers hold mu.
-func (s *Consumer) slots() int { return min(s.p.Concurrency, s.budget.MaxRecords) }
+func (s *Consumer) slots() int { return s.breaker.slots(min(s.p.Concurrency, s.budget.MaxRecords)) }
 
 // take pops the next live flight off the queue. Callers hold mu.
 func (s *Consumer) take() *flight {

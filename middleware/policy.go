@@ -105,6 +105,16 @@ func afterTerminal(name string, a core.AfterTerminal, blockFor time.Duration) co
 	}}
 }
 
+// Breaker stops a subscription when so many attempts in a row have failed: nothing starts
+// and nothing more is received for openFor (0 = 5 s), then one attempt decides. Messages
+// keep their place and their attempts. See core.BreakerPolicy.
+func Breaker(failures int, openFor time.Duration) core.Layer {
+	return core.Layer{Name: "Breaker", Edit: func(p *core.Policy) error {
+		p.Breaker = core.BreakerPolicy{Failures: failures, OpenFor: openFor}
+		return nil
+	}}
+}
+
 // Stuck says what is done about work that does not end: see core.StuckPolicy.
 func Stuck(p core.StuckPolicy) core.Layer {
 	return core.Layer{Name: "Stuck", Edit: func(to *core.Policy) error { to.Stuck = p; return nil }}

@@ -225,6 +225,9 @@ func printFailures(b *strings.Builder, m *core.SubscriptionManifest) {
 		b.WriteString("               what follows in its key goes there, too\n")
 	}
 	printStuck(b, m.Stuck)
+	if p := m.Breaker; p != nil {
+		_, _ = fmt.Fprintf(b, "  breaker      after %d failures in a row nothing starts for %s, then one attempt decides\n", p.Failures, short(p.OpenFor))
+	}
 }
 
 // printStuck says what is done about work that does not end, where it is more than a
