@@ -67,7 +67,7 @@ func TestWhatIsKnownFurtherUpIsToldAgain(t *testing.T) {
 	t.Parallel()
 	beyond, bodies := 0, map[byte]int{}
 rounds:
-	for round := range 4000 {
+	for round := range 1200 {
 		rnd := rand.New(rand.NewPCG(uint64(round), 21))
 		first := round%2 == 0
 		second := first != (round%8 < 2) // an owner may keep another order than the one before
@@ -114,7 +114,7 @@ rounds:
 			known = next
 		}
 	}
-	if beyond < 5000 || bodies[state.Vector] < 500 || bodies[state.Runs] < 500 {
+	if beyond < 1500 || bodies[state.Vector] < 150 || bodies[state.Runs] < 150 {
 		t.Errorf("%d states were of owners that had not read all, bodies %v", beyond, bodies)
 	}
 }
@@ -147,7 +147,7 @@ func TestAnOwnerWithoutOrder(t *testing.T) {
 func TestAJoinedStateThatIsCutNeverLies(t *testing.T) {
 	t.Parallel()
 	cuts := 0
-	for round := range 2000 {
+	for round := range 800 {
 		rnd := rand.New(rand.NewPCG(uint64(round), 22))
 		l := randomLog(rnd, 2+rnd.IntN(400), true)
 		end := l.high
@@ -184,7 +184,7 @@ func TestAJoinedStateThatIsCutNeverLies(t *testing.T) {
 			}
 		}
 	}
-	if cuts < 300 {
+	if cuts < 120 {
 		t.Errorf("only %d states were cut", cuts)
 	}
 }

@@ -45,8 +45,8 @@ func TestStorm(t *testing.T) {
 		"KfakeNoFaults":       {on: patient, last: 10 * time.Second, least: 5},
 		"KfakeRange":          {on: hasty, with: "&assignor=range", inject: true, last: 10 * time.Second, least: 10},
 		"KfakeRangeNoFaults":  {on: patient, with: "&assignor=range", last: 10 * time.Second, least: 10},
-		"KfakeStatic":         {on: hasty, static: true, inject: true, last: 10 * time.Second, least: 3},
-		"KfakeStaticNoFaults": {on: patient, static: true, last: 10 * time.Second, least: 1},
+		"KfakeStatic":         {on: hasty, static: true, inject: true, last: 20 * time.Second, least: 1},
+		"KfakeStaticNoFaults": {on: patient, static: true, last: 20 * time.Second, least: 1},
 		"Kafka":               {on: func(t *testing.T) ground { return live(t, "kafka") }, last: time.Minute, least: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
