@@ -84,8 +84,19 @@ func (s *session) conformance(race, scores string) {
 	wg.Wait()
 }
 
-// test runs go test and counts from its JSON.
+// test runs go test and counts from its JSON. A package in which the race detector itself
+// has crashed says nothing about ours, and gets one more run.
 func (s *session) test(pkgs []string, race string, env []string, flags ...string) {
+	crashed := s.testOnce(pkgs, race, env, false, flags...)
+	if len(crashed) > 0 {
+		s.line("  the race detector crashed in %s; once more", strings.Join(crashed, ", "))
+		s.testOnce(crashed, race, env, true, flags...)
+	}
+}
+
+// testOnce returns the packages in which the race detector has crashed; last = that counts
+// as a failure.
+func (s *session) testOnce(pkgs []string, race string, env []string, last bool, flags ...string) (crashed []string) {
 	ctx, cancel := context.WithTimeout(s.ctx, unitTimeout)
 	defer cancel()
 	argv := []string{"go", "test", "-json", "-count=1", "-shuffle=on", "-p=2", "-timeout=" + packageTimeout}
@@ -102,18 +113,23 @@ func (s *session) test(pkgs []string, race string, env []string, flags ...string
 	}
 	if err != nil {
 		s.fail("go test", err.Error())
-		return
+		return nil
 	}
 	e := newEvents(s)
+	e.last = last
 	e.read(pipe)
 	err = cmd.Wait()
 	s.count(e.tally)
 	e.skips()
-	if err != nil && e.tally.failed == 0 {
+	if err != nil && e.tally.failed == 0 && len(e.crashed) == 0 {
 		// Nothing of what was read explains it: a bad flag, a broken go.mod, a timeout.
 		s.fail("go test", fmt.Sprintf("%v (%v)\n%s%s", err, context.Cause(ctx), stderr.String(), e.stray.String()))
 	}
+	return e.crashed
 }
+
+// raceCrash is what the race detector says when a check of its own state fails.
+const raceCrash = "ThreadSanitizer: CHECK failed"
 
 // event is one line of go test -json.
 type event struct {
@@ -132,6 +148,8 @@ type events struct {
 	builds  map[string]*strings.Builder // compiler output by import path
 	reasons map[string]int
 	races   map[string]string // by package; whichever test they were found under
+	crashed []string          // packages that end so are run again
+	last    bool              // unless this is that run
 	stray   strings.Builder
 }
 
@@ -230,7 +248,6 @@ func (e *events) pkg(ev event) {
 
 func (e *events) broken(ev event, name string, t *tally) {
 	if t.failed == 0 { // it did not compile, or ended outside a test
-		t.failed++
 		out := text(e.output, ev.Package+" ").String()
 		if ev.FailedBuild != "" {
 			out = text(e.builds, ev.FailedBuild).String() + out
@@ -240,6 +257,12 @@ func (e *events) broken(ev event, name string, t *tally) {
 				out += b.String()
 			}
 		}
+		if strings.Contains(out, raceCrash) && !e.last {
+			e.crashed = append(e.crashed, ev.Package)
+			*t = tally{} // its tests run again
+			return
+		}
+		t.failed++
 		e.s.failed(name, out)
 	}
 	for _, test := range e.failed[ev.Package] {

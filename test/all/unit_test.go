@@ -133,3 +133,32 @@ func TestARaceIsPrintedWhereverItStands(t *testing.T) {
 		t.Errorf("counted %s", e.tally)
 	}
 }
+
+// A crash of the race detector is no failure of ours, once.
+func TestACrashOfTheRaceDetectorIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	play := func(last bool) (*events, string) {
+		s, out := quiet(t)
+		e := newEvents(s)
+		e.last = last
+		for _, ev := range []event{
+			{Action: "pass", Package: "p", Test: "Fine"},
+			{Action: "output", Package: "p", Test: "Runs", Output: "ThreadSanitizer: CHECK failed: tsan_rtl.cpp:346\n"},
+			{Action: "fail", Package: "p"},
+		} {
+			line, err := json.Marshal(ev)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.read(bytes.NewReader(append(line, '\n')))
+		}
+		s.summary(time.Second)
+		return e, out.String()
+	}
+	if e, out := play(false); len(e.crashed) != 1 || e.tally != (tally{}) || strings.Contains(out, "FAIL") {
+		t.Errorf("crashed %v, counted %s, %s", e.crashed, e.tally, out)
+	}
+	if e, out := play(true); len(e.crashed) != 0 || e.tally.failed != 1 || !strings.Contains(out, "tsan_rtl") {
+		t.Errorf("crashed %v, counted %s, %s", e.crashed, e.tally, out)
+	}
+}
