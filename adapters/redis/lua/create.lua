@@ -1,0 +1,18 @@
+-- Makes a destination. KEYS: log, meta, gone. ARGV: shape, layout version.
+-- Returns {made, shape, version}: what is there now.
+local made = 0
+if redis.call('EXISTS', KEYS[2]) == 0 then
+  redis.call('HSET', KEYS[2], 'shape', ARGV[1], 'version', ARGV[2])
+  made = 1
+end
+local shape = redis.call('HGET', KEYS[2], 'shape')
+if shape == ARGV[1] then
+  redis.call('DEL', KEYS[3])
+  if redis.call('EXISTS', KEYS[1]) == 0 then
+    -- The only way to an empty stream is through a group.
+    redis.call('XGROUP', 'CREATE', KEYS[1], '~make', '0', 'MKSTREAM')
+    redis.call('XGROUP', 'DESTROY', KEYS[1], '~make')
+    made = 1
+  end
+end
+return {made, shape, redis.call('HGET', KEYS[2], 'version')}
