@@ -18,17 +18,18 @@ const tombstone = time.Minute
 // makeGroup creates a group on the log and on its own retry stream; made tells that the
 // first was new. An existing group keeps its position.
 func (b *broker) makeGroup(ctx context.Context, k keys, group, start string) (made bool, err error) {
-	pipe := b.ctl.Pipeline()
-	log := pipe.XGroupCreate(ctx, k.log, group, start)
-	retry := pipe.XGroupCreateMkStream(ctx, k.retry(group), group, "0")
-	_, _ = pipe.Exec(ctx)
-	for _, err := range []error{log.Err(), retry.Err()} {
-		if err != nil && !strings.HasPrefix(err.Error(), "BUSYGROUP") {
-			return false, err
-		}
+	log := b.ctl.XGroupCreate(ctx, k.log, group, start).Err()
+	if log != nil && !isBusy(log) {
+		return false, log // and no retry stream for a log that is not there
 	}
-	return log.Err() == nil, nil
+	retry := b.ctl.XGroupCreateMkStream(ctx, k.retry(group), group, "0").Err()
+	if retry != nil && !isBusy(retry) {
+		return false, retry
+	}
+	return log == nil, nil
 }
+
+func isBusy(err error) bool { return strings.HasPrefix(err.Error(), "BUSYGROUP") }
 
 // createGroup makes the consumer's group, which must be new if it is to be private.
 func (c *consumer) createGroup(ctx context.Context, op string, private bool) error {

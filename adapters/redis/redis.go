@@ -135,7 +135,7 @@ func (b *broker) options(conns int) *goredis.Options {
 		Addr: b.cfg.Addr, Username: b.cfg.User, Password: b.cfg.Password, DB: b.cfg.DB, Protocol: 2,
 		ClientName: b.cfg.ClientName, Dialer: b.dial, DialTimeout: b.cfg.ConnectTimeout, DialerRetries: 1,
 		MaxRetries: -1, ReadTimeout: b.cfg.Timeout, WriteTimeout: b.cfg.Timeout, PoolTimeout: b.cfg.Timeout,
-		ContextTimeoutEnabled: true, PoolSize: conns, MaxActiveConns: conns, DisableIdentity: true,
+		ContextTimeoutEnabled: true, PoolSize: conns, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // countMost bounds counting entry by entry where the server does not know a group's lag.
-const countMost = 10_000
+const countMost = 1000
 
 // Stats implements driver.Admin. Of a topic without Group it is the sum of the groups; of a
 // stream without Group, or a topic that has none, Ready is what is kept. Lag is what is

@@ -27,10 +27,16 @@ func (b *broker) Subscribe(ctx context.Context, sub driver.Subscription) (driver
 		return nil, err
 	}
 	c := newConsumer(b, sub)
+	// Held as by a Receive, so that a Close of the driver waits: it would otherwise revoke
+	// what Assigned below has not opened yet.
+	c.busy <- struct{}{}
+	defer func() { <-c.busy }()
 	if err := c.createGroup(ctx, op, sub.Temporary); err != nil {
+		c.rd.close()
 		return nil, err
 	}
 	if !b.add(c) {
+		c.rd.close()
 		return nil, errClosed(op)
 	}
 	if sub.Assigned != nil {
