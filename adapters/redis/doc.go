@@ -60,6 +60,7 @@
 //   - No Cluster (the keys are ready for it) and no Sentinel: Open refuses both by name.
 //   - No retention of streams, and nothing is trimmed of a topic without groups or beside a
 //     group that nobody consumes any more: both grow.
+//   - The name of a consumer whose process was killed stays in its group.
 //   - A Temporary group whose process was killed stays until it is deleted.
 //   - A delayed message may come up to 100 ms late, the first in a minute up to 1 s.
 //   - A position that retention or a trim took away reads on from what is left, without

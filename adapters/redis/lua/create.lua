@@ -1,5 +1,9 @@
 -- Makes a destination. KEYS: log, meta, gone. ARGV: shape, layout version.
 -- Returns {made, shape, version}: what is there now.
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'none' and kind ~= 'stream' then
+  return redis.error_reply('WRONGTYPE ' .. KEYS[1] .. ' is a ' .. kind .. ' and not a stream')
+end
 local made = 0
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('HSET', KEYS[2], 'shape', ARGV[1], 'version', ARGV[2])
