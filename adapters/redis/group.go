@@ -73,13 +73,14 @@ var errReply = errors.New("the answer of a script cannot be read")
 // start the subscription asks for. What was out is lost, and so are its receipts.
 func (c *consumer) restore(ctx context.Context, cause error) error {
 	const op = "receive"
-	deleted := false
+	deleted, anew := false, false
 	err := c.b.bounded(ctx, func(ctx context.Context) error {
 		n, err := c.b.ctl.Exists(ctx, c.keys.gone).Result()
 		if deleted = n > 0; deleted || err != nil {
 			return err
 		}
-		if _, err := c.b.createDestination(ctx, op, c.sub.From); err != nil {
+		made, err := c.b.createDestination(ctx, op, c.sub.From)
+		if err != nil {
 			return err
 		}
 		start, err := startID(op, c.sub.Start)
@@ -89,7 +90,8 @@ func (c *consumer) restore(ctx context.Context, cause error) error {
 		if c.sub.Start.Kind == driver.Latest {
 			start = "0-0" // nothing that is there now was there when "the next message" was asked for
 		}
-		_, err = c.b.makeGroup(ctx, c.keys, c.group, start)
+		group, err := c.b.makeGroup(ctx, c.keys, c.group, start)
+		anew = made || group
 		return err
 	})
 	switch {
@@ -97,8 +99,9 @@ func (c *consumer) restore(ctx context.Context, cause error) error {
 		return classify(c.op(op), err)
 	case deleted:
 		return driver.Errorf(c.op(op), driver.NotFound, "%s was deleted", c.sub.From)
-	}
-	c.renew(cause)
+	case anew:
+		c.renew(cause)
+	} // else another member was first, or a failover ended the read and nothing is gone
 	return nil
 }
 
