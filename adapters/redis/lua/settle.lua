@@ -1,4 +1,4 @@
--- Ends or extends deliveries of one stream, each only if it is still ours: neither XACK
+-- Ends or extends deliveries of one stream, each only if its lease is still ours: neither XACK
 -- nor XCLAIM has such a condition, so an owner that comes late would take the message away
 -- from the one that has it now.
 -- KEYS: the stream, retry stream, later.
@@ -48,7 +48,8 @@ for i = 6, #ARGV, 6 do
   local id = ARGV[i]
   local p = redis.call('XPENDING', src, group, id, id, 1)[1]
   local res = 0
-  if p and p[2] == me and p[4] == tonumber(ARGV[i + 1]) then
+  -- A lease that has ended is lost, taken over or not: the next owner may be on his way.
+  if p and p[2] == me and p[3] < tonumber(ARGV[5]) and p[4] == tonumber(ARGV[i + 1]) then
     res = 1
     if verb == 'ack' then
       finish(id)
