@@ -65,6 +65,7 @@
 //   - A delayed message may come up to 100 ms late, the first in a minute up to 1 s.
 //   - A position that retention or a trim took away reads on from what is left, without
 //     OutOfRange.
+//   - go-redis writes a line to its own log for every connection that cannot be opened.
 //   - With room for one message the retry stream is looked at ten times a second.
 //   - Offset is an entry's id as a number; it is not dense.
 package redis

@@ -65,9 +65,7 @@ func TestRedis(t *testing.T) { conformance.Run(t, redisHarness(t, "redis", openR
 // TestRedisUnkeyed runs the suite's stream on the stream that there is: without
 // partitions, and so without order.
 func TestRedisUnkeyed(t *testing.T) {
-	h := redisHarness(t, "redis-unkeyed", openUnkeyed)
-	mayRestart(&h)
-	conformance.Run(t, h)
+	conformance.Run(t, redisHarness(t, "redis-unkeyed", openUnkeyed))
 }
 
 func openUnkeyed(ctx context.Context, dial dialer) (driver.Driver, error) {
