@@ -1,0 +1,79 @@
+package redis_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// heavy publishes n messages and receives two of them: sizes are not known before a
+// message is there, so the consumer has more in its hands than the bytes asked for.
+func heavy(t *testing.T, d driver.Driver, to driver.Destination, c driver.Consumer, n int) {
+	t.Helper()
+	for i := range n {
+		m := message(i)
+		m.Body = make([]byte, 100<<10)
+		if err := d.Publish(within(t, 5*time.Second), to, []*driver.Message{m}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := c.Receive(within(t, 5*time.Second), driver.Demand{Records: 10, Bytes: 210 << 10, Limit: 10})
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%d messages within 210 KiB, %v", len(got), err)
+	}
+	mustSettle(t, c, driver.Ack, got...)
+	if s := stats(t, d, to); s.InFlight != int64(n-2) {
+		t.Fatalf("%+v: nothing waits in the consumer, so this test shows nothing", s)
+	}
+}
+
+// Nobody else extends the lease of what core has not seen.
+func TestWhatWaitsInTheConsumerIsRenewed(t *testing.T) {
+	t.Parallel()
+	d, to := open(t), fresh(t, driver.Queue)
+	a := subscribe(t, d, driver.Subscription{From: to})
+	heavy(t, d, to, a, 5)
+	time.Sleep(lease * 7 / 10) // most of the lease is used up: the case
+	for _, r := range receive(t, a, 3) {
+		if left := time.Until(r.Deadline); left < lease/2 || r.DeliveryCount != 1 {
+			t.Errorf("%s, delivery %d, is handed out with %v left", r.ID, r.DeliveryCount, left)
+		}
+		mustSettle(t, a, driver.Ack, r)
+	}
+}
+
+// What waited for longer than its lease belongs to whoever took it over.
+func TestWhatWaitedTooLongIsNotHandedOut(t *testing.T) {
+	t.Parallel()
+	d, to := open(t), fresh(t, driver.Queue)
+	a, b := subscribe(t, d, driver.Subscription{From: to}), subscribe(t, d, driver.Subscription{From: to})
+	heavy(t, d, to, a, 5)
+	for _, r := range receive(t, b, 3) { // after the lease of a
+		if r.DeliveryCount != 2 {
+			t.Errorf("%s: delivery %d", r.ID, r.DeliveryCount)
+		}
+		defer mustSettle(t, b, driver.Ack, r)
+	}
+	quiet(t, a, 100*time.Millisecond)
+}
+
+func TestCloseGivesBackWhatWaits(t *testing.T) {
+	t.Parallel()
+	d, to := open(t), fresh(t, driver.Queue)
+	a, b := subscribe(t, d, driver.Subscription{From: to}), subscribe(t, d, driver.Subscription{From: to})
+	heavy(t, d, to, a, 5)
+	if err := a.Close(within(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for _, r := range receive(t, b, 3) {
+		if r.DeliveryCount != 1 || r.ID == fmt.Sprintf("m-%06d", 0) {
+			t.Errorf("%s: delivery %d", r.ID, r.DeliveryCount)
+		}
+	}
+	if took := time.Since(began); took > lease/2 {
+		t.Errorf("it came after %v", took)
+	}
+}

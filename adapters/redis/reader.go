@@ -1,0 +1,61 @@
+package redis
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// reader is the connection that a consumer waits on. It is one of its own because a
+// blocked read holds it, and because only the server can end such a read: go-redis does
+// not when ctx is cancelled.
+type reader struct {
+	b      *broker
+	client *goredis.Client
+	id     atomic.Int64 // CLIENT ID of the connection; 0 = not told
+}
+
+func newReader(b *broker) *reader {
+	r := &reader{b: b}
+	o := b.options(1)
+	o.ReadTimeout = maxBlock + b.cfg.Timeout
+	o.OnConnect = func(ctx context.Context, cn *goredis.Conn) error {
+		id, err := cn.ClientID(ctx).Result()
+		if err != nil && offline(err) {
+			return err
+		}
+		r.id.Store(id) // 0 where the login may not ask: then a read ends by its own time
+		return nil
+	}
+	r.client = goredis.NewClient(o)
+	return r
+}
+
+// wait is XREADGROUP that blocks. It takes the raw answer, whose fields are in order.
+func (r *reader) wait(group, name string, count int, block time.Duration, streams ...string) (any, error) {
+	args := []any{"XREADGROUP", "GROUP", group, name, "COUNT", count, "BLOCK", max(1, block.Milliseconds()), "STREAMS"}
+	for _, s := range streams {
+		args = append(args, s)
+	}
+	for range streams {
+		args = append(args, ">")
+	}
+	// A black hole would otherwise hold the call for as long as go-redis likes.
+	ctx, cancel := context.WithTimeout(context.Background(), block+r.b.cfg.Timeout)
+	defer cancel()
+	return r.client.Do(ctx, args...).Result()
+}
+
+// unblock makes the server end a blocked read now. It is asked again until the read has
+// ended: the first word may come before the read does.
+func (r *reader) unblock() {
+	if id := r.id.Load(); id != 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		_ = r.b.ctl.ClientUnblock(ctx, id).Err() // it fails where the read has ended, or with the connection
+	}
+}
+
+func (r *reader) close() { _ = r.client.Close() }

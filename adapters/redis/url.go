@@ -1,0 +1,142 @@
+package redis
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/varal-go/varal/core/driver"
+)
+
+// urlParams are the fields of a Config that a URL may set, by parameter.
+var urlParams = map[string]func(*Config, string) error{
+	"ca":                   func(c *Config, v string) error { return c.tls(func(t *TLS) { t.CA = v }) },
+	"cert":                 func(c *Config, v string) error { return c.tls(func(t *TLS) { t.Cert = v }) },
+	"key":                  func(c *Config, v string) error { return c.tls(func(t *TLS) { t.Key = v }) },
+	"server_name":          func(c *Config, v string) error { return c.tls(func(t *TLS) { t.ServerName = v }) },
+	"insecure_skip_verify": setSkipVerify,
+	"allow_insecure":       func(c *Config, v string) error { return setBool(&c.AllowInsecure, v) },
+	"client_name":          func(c *Config, v string) error { c.ClientName = v; return nil },
+	"namespace":            func(c *Config, v string) error { c.Namespace = v; return nil },
+	"lease":                func(c *Config, v string) error { return setDuration(&c.Lease, v) },
+	"timeout":              func(c *Config, v string) error { return setDuration(&c.Timeout, v) },
+	"connect_timeout":      func(c *Config, v string) error { return setDuration(&c.ConnectTimeout, v) },
+	"max_bytes":            func(c *Config, v string) error { return setInt(&c.MaxBytes, v) },
+	"require_durable":      func(c *Config, v string) error { return setBool(&c.RequireDurable, v) },
+}
+
+// tls sets a field of the tls block, which only rediss:// has: a certificate beside a
+// plain connection would be a setting that does nothing.
+func (c *Config) tls(set func(*TLS)) error {
+	if c.TLS == nil {
+		return errors.New("it needs rediss://")
+	}
+	set(c.TLS)
+	return nil
+}
+
+func setSkipVerify(c *Config, v string) error {
+	var skip bool
+	if err := setBool(&skip, v); err != nil {
+		return err
+	}
+	return c.tls(func(t *TLS) { t.InsecureSkipVerify = skip })
+}
+
+func setBool(to *bool, v string) (err error) {
+	if *to, err = strconv.ParseBool(v); err != nil {
+		return errors.New("want true or false")
+	}
+	return nil
+}
+
+func setInt(to *int, v string) (err error) {
+	if *to, err = strconv.Atoi(v); err != nil || *to <= 0 {
+		return errors.New("want a positive whole number")
+	}
+	return nil
+}
+
+func setDuration(to *time.Duration, v string) (err error) {
+	if *to, err = time.ParseDuration(v); err != nil || *to <= 0 {
+		return errors.New("want a positive duration such as 30s")
+	}
+	return nil
+}
+
+// ParseURL reads redis://user:password@host:port/db?parameter=value; rediss:// asks for
+// TLS. A port left out is 6379, a database left out is 0, and a password without a user is
+// written :password@. The parameters are the fields of Config and TLS in snake case. An
+// unknown parameter, one given twice or one that cannot be read is an error that names it;
+// no error quotes any other part of raw, which may hold a password.
+func ParseURL(raw string) (Config, error) {
+	const op = "parse Redis URL"
+	base, query, _ := strings.Cut(raw, "?")
+	// A password with a raw ? would be cut in two here. Say so before any part of it can
+	// be quoted as the name of a parameter.
+	if strings.ContainsAny(query, "@#") {
+		return Config{}, driver.Errorf(op, driver.Permanent, "percent-encode the special characters of user and password")
+	}
+	c, err := parseBase(base)
+	if err != nil {
+		return Config{}, driver.Errorf(op, driver.Permanent, "%w", err)
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return Config{}, driver.Errorf(op, driver.Permanent, "the parameters after ? cannot be read: check the percent-encoding")
+	}
+	for name, vs := range values {
+		set := urlParams[name]
+		switch {
+		case set == nil:
+			return Config{}, driver.Errorf(op, driver.Permanent, "unknown parameter %q", name)
+		case len(vs) != 1:
+			return Config{}, driver.Errorf(op, driver.Permanent, "parameter %q is given %d times", name, len(vs))
+		}
+		if err := set(&c, vs[0]); err != nil {
+			return Config{}, driver.Errorf(op, driver.Permanent, "parameter %q: %w", name, err)
+		}
+	}
+	return c, nil
+}
+
+// parseBase never quotes the input: url.Parse would, password and all.
+func parseBase(raw string) (Config, error) {
+	var c Config
+	u, err := url.Parse(raw)
+	if err != nil {
+		return c, errors.New("the URL cannot be read: want redis://user:password@host:port/db with reserved characters percent-encoded")
+	}
+	switch u.Scheme {
+	case "redis":
+	case "rediss":
+		c.TLS = &TLS{}
+	default:
+		return c, errors.New("the URL must start with redis:// or rediss://")
+	}
+	port := u.Port()
+	fill(&port, "6379")
+	n, err := strconv.Atoi(port)
+	switch {
+	case u.Fragment != "" || u.Opaque != "":
+		return c, errors.New("percent-encode the special characters of user and password")
+	case u.Hostname() == "":
+		return c, errors.New("the URL names no host")
+	case err != nil || n < 1 || n > 65535:
+		return c, errors.New("the port is not in 1..65535")
+	}
+	c.Addr = net.JoinHostPort(u.Hostname(), port)
+	if u.User != nil {
+		c.User = u.User.Username()
+		c.Password, _ = u.User.Password()
+	}
+	if db := strings.TrimPrefix(u.Path, "/"); db != "" {
+		if c.DB, err = strconv.Atoi(db); err != nil || c.DB < 0 {
+			return c, errors.New("after the host comes /db, the number of the database, or nothing")
+		}
+	}
+	return c, nil
+}

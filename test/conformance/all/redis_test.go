@@ -1,0 +1,142 @@
+package all_test
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/varal-go/varal/adapters/redis"
+	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/test/conformance"
+)
+
+// redisLease is short, so that the cases about leases end soon.
+const redisLease = 2 * time.Second
+
+func init() {
+	children["redis"] = func(ctx context.Context) (driver.Driver, error) { return openRedis(ctx, nil) }
+	children["redis-unkeyed"] = func(ctx context.Context) (driver.Driver, error) { return openUnkeyed(ctx, nil) }
+}
+
+func openRedis(ctx context.Context, dial dialer) (driver.Driver, error) {
+	c, err := redis.ParseURL(os.Getenv("VARAL_REDIS_URL"))
+	if err != nil {
+		return nil, err
+	}
+	c.Dial, c.Lease, c.Timeout = dial, redisLease, 2*time.Second
+	return redis.Open(ctx, c)
+}
+
+func redisHarness(t *testing.T, name string, open opener) conformance.Harness {
+	raw := brokerURL(t, "VARAL_REDIS_URL", "redis")
+	h := overTCP(t, open)
+	h.Name, h.Broker, h.Real = name, "Redis "+or(os.Getenv("VARAL_REDIS_VERSION"), "7.0"), true
+	h.Lease, h.Tolerance = redisLease, time.Second
+	h.Spawn, h.Restart = respawn(name), restarter("redis")
+	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
+		return redis.Open(ctx, redis.Config{Addr: "127.0.0.1:1"})
+	}
+	h.BadCredentials = func(_ testing.TB, password string) error {
+		u, err := url.Parse(raw)
+		if err != nil {
+			return err
+		}
+		u.User = url.UserPassword("nobody", password)
+		c, err := redis.ParseURL(u.String())
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		return use(redis.Open(ctx, c))
+	}
+	h.AllowNotExercised = map[string]string{} // nothing
+	mayRestart(&h)
+	h.SecondTry = true
+	return h
+}
+
+// TestRedis: keyed destinations, and with them the suite's stream of four partitions, are
+// refused by name.
+func TestRedis(t *testing.T) { conformance.Run(t, redisHarness(t, "redis", openRedis)) }
+
+// TestRedisUnkeyed runs the suite's stream on the stream that there is: without
+// partitions, and so without order.
+func TestRedisUnkeyed(t *testing.T) {
+	conformance.Run(t, redisHarness(t, "redis-unkeyed", openUnkeyed))
+}
+
+func openUnkeyed(ctx context.Context, dial dialer) (driver.Driver, error) {
+	d, err := openRedis(ctx, dial)
+	if err != nil {
+		return nil, err
+	}
+	return unkeyed{d}, nil
+}
+
+// unkeyed takes the partitions of a stream away.
+type unkeyed struct{ driver.Driver }
+
+func plain(d driver.Destination) driver.Destination {
+	if d.Shape == driver.Stream {
+		d.Partitions = 0
+	}
+	return d
+}
+
+// Capabilities implements driver.Driver.
+func (u unkeyed) Capabilities(of driver.Destination) driver.Capabilities {
+	return u.Driver.Capabilities(plain(of))
+}
+
+// Publish implements driver.Driver.
+func (u unkeyed) Publish(ctx context.Context, to driver.Destination, batch []*driver.Message) error {
+	return u.Driver.Publish(ctx, plain(to), batch)
+}
+
+// Subscribe implements driver.Driver.
+func (u unkeyed) Subscribe(ctx context.Context, sub driver.Subscription) (driver.Consumer, error) {
+	if sub.From = plain(sub.From); sub.From.Shape != driver.Stream {
+		return u.Driver.Subscribe(ctx, sub)
+	}
+	// The suite waits until four partitions have an owner. Three of them are empty.
+	more := []string{"empty 1", "empty 2", "empty 3"}
+	assigned, revoke := sub.Assigned, sub.Revoke
+	sub.Assigned = func(a driver.Assignment) {
+		assigned(a)
+		for _, a.Partition = range more {
+			assigned(a)
+		}
+	}
+	sub.Revoke = func(ctx context.Context, parts []string) { revoke(ctx, append(more[:len(more):len(more)], parts...)) }
+	return u.Driver.Subscribe(ctx, sub)
+}
+
+// Admin implements driver.Driver.
+func (u unkeyed) Admin() driver.Admin { return unkeyedAdmin{u.Driver.Admin()} }
+
+type unkeyedAdmin struct{ driver.Admin }
+
+// Apply implements driver.Admin.
+func (a unkeyedAdmin) Apply(ctx context.Context, want []driver.Resource, mode driver.Mode) ([]driver.Change, error) {
+	own := make([]driver.Resource, len(want))
+	for i, r := range want {
+		r.Destination = plain(r.Destination)
+		own[i] = r
+	}
+	return a.Admin.Apply(ctx, own, mode)
+}
+
+// Stats implements driver.Admin.
+func (a unkeyedAdmin) Stats(ctx context.Context, of driver.Resource) (driver.Stats, error) {
+	of.Destination = plain(of.Destination)
+	return a.Admin.Stats(ctx, of)
+}
+
+// Seek implements driver.Admin.
+func (a unkeyedAdmin) Seek(ctx context.Context, of driver.Resource, to driver.Position) error {
+	of.Destination = plain(of.Destination)
+	return a.Admin.Seek(ctx, of, to)
+}
