@@ -50,13 +50,16 @@ func TestWhatWaitedTooLongIsNotHandedOut(t *testing.T) {
 	d, to := open(t), fresh(t, driver.Queue)
 	a, b := subscribe(t, d, driver.Subscription{From: to}), subscribe(t, d, driver.Subscription{From: to})
 	heavy(t, d, to, a, 5)
-	for _, r := range receive(t, b, 3) { // after the lease of a
+	came := receive(t, b, 3) // after the lease of a
+	for _, r := range came {
 		if r.DeliveryCount != 2 {
 			t.Errorf("%s: delivery %d", r.ID, r.DeliveryCount)
 		}
-		defer mustSettle(t, b, driver.Ack, r)
 	}
 	quiet(t, a, 100*time.Millisecond)
+	for _, r := range came {
+		mustSettle(t, b, driver.Ack, r)
+	}
 }
 
 func TestCloseGivesBackWhatWaits(t *testing.T) {

@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ func TestAMessageIsKeptAsItIs(t *testing.T) {
 	}
 	c := subscribe(t, d, driver.Subscription{From: to})
 	r := receive(t, c, 1)[0]
-	if r.ID != m.ID || r.Key != m.Key || r.Type != m.Type || string(r.Body) != string(m.Body) || !r.Time.Equal(m.Time) ||
+	if r.ID != m.ID || r.Key != m.Key || r.Type != m.Type || !bytes.Equal(r.Body, m.Body) || !r.Time.Equal(m.Time) ||
 		len(r.Headers) != 2 || r.Headers[0] != m.Headers[0] || r.Headers[1] != m.Headers[1] || r.DeliveryCount != 1 || r.Offset != -1 {
 		t.Errorf("%+v", r)
 	}

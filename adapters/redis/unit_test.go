@@ -69,9 +69,17 @@ func TestParseURLRefusesAndKeepsSecrets(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	for _, c := range []redis.Config{
-		{}, {Addr: "localhost"}, {Addr: "h:1", User: "u"}, {Addr: "h:1", Password: "hunter2"}, {Addr: "h:1", DB: -1},
-		{Addr: "h:1", Lease: time.Millisecond}, {Addr: "h:1", MaxBytes: 1 << 30}, {Addr: "h:1", Namespace: "{x}"},
-		{Addr: "h:1", ClientName: "a b"}, {Addr: "h:1", Timeout: -1}, {Addr: "h:1", TLS: &redis.TLS{Cert: "only"}},
+		{},
+		{Addr: "localhost"},
+		{Addr: "h:1", User: "u"},
+		{Addr: "h:1", Password: "hunter2"},
+		{Addr: "h:1", DB: -1},
+		{Addr: "h:1", Lease: time.Millisecond},
+		{Addr: "h:1", MaxBytes: 1 << 30},
+		{Addr: "h:1", Namespace: "{x}"},
+		{Addr: "h:1", ClientName: "a b"},
+		{Addr: "h:1", Timeout: -1},
+		{Addr: "h:1", TLS: &redis.TLS{Cert: "only"}},
 	} {
 		_, err := redis.Open(t.Context(), c)
 		if driver.ClassOf(err) != driver.Permanent {
