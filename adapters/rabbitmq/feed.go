@@ -23,6 +23,7 @@ type feed struct {
 	epoch  uint64
 	fence  uint64
 	stream bool
+	owned  bool // nobody else consumes the queue, and its order is kept over owners
 	counts bool
 	args   amqp.Table // of basic.consume
 
@@ -242,6 +243,9 @@ func (f *feed) settle(ctx context.Context, op string, batch []driver.Settlement,
 		if e.Disposition == driver.Extend {
 			continue // nothing to extend: a delivery is held as long as its channel lives
 		}
+		if f.leaves(e) {
+			continue
+		}
 		tag := uint64(e.Receipt.Seq)
 		if !f.ledger.settle(tag) {
 			errs[i] = driver.Errorf(op, driver.LeaseLost, "this delivery is not out")
@@ -268,12 +272,24 @@ func (f *feed) settle(ctx context.Context, op string, batch []driver.Settlement,
 	}
 }
 
+// leaves reports whether a message goes back with the channel, which is about to close,
+// and not by itself. All that an owner gives back has to come back at once, since only then
+// the broker puts it in order: a quorum queue appends what comes back to what has come back
+// before.
+func (f *feed) leaves(e *driver.Settlement) bool {
+	return f.owned && e.Final && (e.Disposition == driver.Nack || e.Disposition == driver.Return)
+}
+
 // endFinal cancels the consumer before the first entry after which core asks for no
 // more: otherwise the broker hands what goes back to this consumer again, at once, and
 // counts that as an attempt. Commands of one channel take effect in order, so there is
 // nothing to wait for.
+//
+// Not that of an owner: what the broker has on its way to a consumer that is cancelled goes
+// back at once, and would be in front of the earlier ones that we hold until the channel
+// closes.
 func (f *feed) endFinal(batch []driver.Settlement, mine []int) {
-	if f.stream || f.final {
+	if f.stream || f.owned || f.final {
 		return
 	}
 	for _, i := range mine {

@@ -227,6 +227,7 @@ func (l *life) feed(ctx context.Context, p *part, rec record) (f *feed, err erro
 		return nil, err
 	}
 	f.label, f.stream, f.next, f.rec, f.acked = p.label, c.upTo, next, rec, next
+	f.owned = c.owned && !c.upTo
 	f.counts = !c.upTo && !c.b.cfg.Classic && !c.sub.Temporary
 	f.fence = rec.Fence
 	switch from.Kind {
