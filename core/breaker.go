@@ -26,6 +26,7 @@ type breaker struct {
 	length time.Duration // of the present opening
 	until  time.Time     // end of the opening; zero = it is closed
 	half   bool          // the opening is over, and one attempt decides
+	beside int           // attempts that ran at that time: one that hangs must not be waited for
 }
 
 func (b *breaker) isClosed() bool { return b.until.IsZero() }
@@ -59,12 +60,12 @@ func (b *breaker) succeeded() (closes bool) {
 	return true
 }
 
-// tick reports whether an opening is over now.
-func (b *breaker) tick(now time.Time) (over bool) {
+// tick reports whether an opening is over now, while so many attempts run.
+func (b *breaker) tick(now time.Time, running int) (over bool) {
 	if b.isClosed() || b.half || now.Before(b.until) {
 		return false
 	}
-	b.half = true
+	b.half, b.beside = true, running
 	return true
 }
 
@@ -74,7 +75,7 @@ func (b *breaker) slots(n int) int {
 	case b.isClosed():
 		return n
 	case b.half:
-		return min(n, 1)
+		return min(n, b.beside+1)
 	}
 	return 0
 }
@@ -103,7 +104,7 @@ func (s *Consumer) attemptSucceeded() {
 
 // tryAgain lets one attempt start once an opening is over. Callers hold mu.
 func (s *Consumer) tryAgain(now time.Time) {
-	if s.breaker.tick(now) {
+	if s.breaker.tick(now, s.running) {
 		s.redemand() // there may be nothing here to try
 		s.wakeWorker()
 	}

@@ -114,6 +114,35 @@ func TestBreakerTriesOneAttempt(t *testing.T) {
 	}, breaking(3, 10*time.Second, 16), edit("drain", func(p *core.Policy) { p.DrainTimeout = -1 }))
 }
 
+// An attempt that has hung since before the opening does not keep the next one from being
+// made.
+func TestBreakerDoesNotWaitForWhatHangs(t *testing.T) {
+	t.Parallel()
+	f := newFake(driver.Each)
+	began := 0
+	h := func(ctx context.Context, d *core.Delivery) error {
+		if d.ID == "hangs" {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		if began++; began > 3 {
+			return nil
+		}
+		return errors.New("no")
+	}
+	bubble(t, f, h, func(s *core.Consumer) {
+		f.push(msg("hangs", "h"))
+		time.Sleep(time.Second)
+		for i := range 10 {
+			f.push(msg(fmt.Sprint("m", i), fmt.Sprint("k", i)))
+		}
+		time.Sleep(20 * time.Second)
+		if st := s.Status(); st.InFlight != 1 || !st.BreakerUntil.IsZero() {
+			t.Errorf("%+v", st)
+		}
+	}, breaking(3, 10*time.Second, 2), edit("drain", func(p *core.Policy) { p.DrainTimeout = -1 }))
+}
+
 // What says nothing about a dependency does not open it.
 func TestBreakerStaysClosed(t *testing.T) {
 	t.Parallel()

@@ -214,7 +214,9 @@ func (c *consumer) onLost(ctx context.Context, _ *kgo.Client, m map[string][]int
 }
 
 // revoke gives partitions back in order: nothing more of them is returned, core lets
-// go and settles, then their epoch ends. The client sends heartbeats meanwhile.
+// go and settles, then their epoch ends. The client sends heartbeats meanwhile, but not
+// while it leaves: a Revoke of Close that lasts longer than the session is a loss, which
+// pulse finds.
 func (c *consumer) revoke(ctx context.Context, ids []int32) {
 	ctx, cancel := context.WithDeadline(ctx, c.wall())
 	defer cancel()

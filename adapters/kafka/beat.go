@@ -18,8 +18,8 @@ var _ kgo.HookNewClient = (*member)(nil)
 // OnNewClient is the client's hook.
 func (m *member) OnNewClient(cl *kgo.Client) { m.cl.Store(cl) }
 
-// beat sends a heartbeat beside a join that waits, or a Revoke that an eager rebalance waits for. Pulse hears of the answer by its hook,
-// but not what it was. Most are "rebalance in progress"; "unknown member" tells of a loss
+// beat sends a heartbeat beside a join that waits, or a Revoke that an eager rebalance waits
+// for. Pulse hears of the answer by its hook, but not what it was. Most are "rebalance in progress"; "unknown member" tells of a loss
 // that the client would not: it starts again as a new member with the partitions it has.
 func (c *consumer) beat() {
 	cl := c.member.cl.Load()
