@@ -60,6 +60,7 @@ var badURLs = []string{
 	"amqp://u:" + canary + "@localhost:5672/?nope=1",
 	"amqp://u:" + canary + "@localhost:5672/?heartbeat=1d",
 	"amqp://u:" + canary + "@localhost:5672/?heartbeat=1s&heartbeat=2s",
+	"amqp://u:12?" + canary + "@localhost:5672/",
 	"amqp://u:" + canary + "@local%host/",
 	"amqp://" + strings.Repeat("%25", 1000) + "@host:5672/",
 	"amqps://u:" + canary + "@localhost:5671/?ca=/does/not/exist.pem",

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/varal-go/varal/adapters/internal/tlsconf"
+	"github.com/varal-go/varal/adapters/internal/urlquery"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -118,22 +119,9 @@ func ParseURL(raw string) (Config, error) {
 	if _, err := parseEndpoint(base); err != nil {
 		return Config{}, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return Config{}, driver.Errorf(op, driver.Permanent, "the parameters after ? cannot be read: check the percent-encoding")
-	}
 	c := Config{URLs: []string{base}}
-	for name, vs := range values {
-		set := urlParams[name]
-		switch {
-		case set == nil:
-			return Config{}, driver.Errorf(op, driver.Permanent, "unknown parameter %q", name)
-		case len(vs) != 1:
-			return Config{}, driver.Errorf(op, driver.Permanent, "parameter %q is given %d times", name, len(vs))
-		}
-		if err := set(&c, vs[0]); err != nil {
-			return Config{}, driver.Errorf(op, driver.Permanent, "parameter %q: %w", name, err)
-		}
+	if err := urlquery.Set(&c, query, urlParams); err != nil {
+		return Config{}, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
 	return c, nil
 }

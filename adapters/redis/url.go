@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/varal-go/varal/adapters/internal/urlquery"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -75,30 +76,12 @@ func setDuration(to *time.Duration, v string) (err error) {
 func ParseURL(raw string) (Config, error) {
 	const op = "parse Redis URL"
 	base, query, _ := strings.Cut(raw, "?")
-	// A password with a raw ? would be cut in two here. Say so before any part of it can
-	// be quoted as the name of a parameter.
-	if strings.ContainsAny(query, "@#") {
-		return Config{}, driver.Errorf(op, driver.Permanent, "percent-encode the special characters of user and password")
-	}
 	c, err := parseBase(base)
 	if err != nil {
 		return Config{}, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return Config{}, driver.Errorf(op, driver.Permanent, "the parameters after ? cannot be read: check the percent-encoding")
-	}
-	for name, vs := range values {
-		set := urlParams[name]
-		switch {
-		case set == nil:
-			return Config{}, driver.Errorf(op, driver.Permanent, "unknown parameter %q", name)
-		case len(vs) != 1:
-			return Config{}, driver.Errorf(op, driver.Permanent, "parameter %q is given %d times", name, len(vs))
-		}
-		if err := set(&c, vs[0]); err != nil {
-			return Config{}, driver.Errorf(op, driver.Permanent, "parameter %q: %w", name, err)
-		}
+	if err := urlquery.Set(&c, query, urlParams); err != nil {
+		return Config{}, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
 	return c, nil
 }
