@@ -163,8 +163,8 @@ func (s *segment) calm() time.Time {
 	return time.Now().Add(time.Duration((0.5 + s.rng.Float64()) * float64(s.o.Trouble)))
 }
 
-// trouble kills one member, or has it leave, and lets another one come: before or after, so
-// that the group is at times larger and at times smaller.
+// trouble kills one member, or has it leave, and lets another one come. Whoever leaves
+// drains meanwhile, so the group is at times larger.
 func (s *segment) trouble() error {
 	i := s.rng.IntN(len(s.members))
 	m := s.members[i]
