@@ -63,7 +63,7 @@ func (c *Client) StartBatch(ctx context.Context, sub Subscription, limit int, h 
 func (c *Client) ConsumeBatch(ctx context.Context, sub Subscription, limit int, h BatchHandler, layers ...Layer) error {
 	s, err := c.StartBatch(ctx, sub, limit, h, layers...)
 	if err != nil {
-		return err
+		return unlessCancelled(ctx, err)
 	}
 	return s.Wait()
 }

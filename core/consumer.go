@@ -131,13 +131,24 @@ func (c *Client) Start(ctx context.Context, sub Subscription, h Handler, layers 
 }
 
 // Consume is Start and Wait: it blocks until the subscription has drained, and
-// returns nil when ctx ended or the client was closed.
+// returns nil when ctx was cancelled, were it while the broker was still being asked, or
+// the client was closed. A deadline that passes before the broker has accepted is an error.
 func (c *Client) Consume(ctx context.Context, sub Subscription, h Handler, layers ...Layer) error {
 	s, err := c.Start(ctx, sub, h, layers...)
 	if err != nil {
-		return err
+		return unlessCancelled(ctx, err)
 	}
 	return s.Wait()
+}
+
+// unlessCancelled is err, or nil where all it says is that ctx was cancelled: a service
+// told to stop while it starts has stopped in good order, however its supervisor timed it.
+func unlessCancelled(ctx context.Context, err error) error {
+	told := errors.Is(ctx.Err(), context.Canceled)
+	if told && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
+		return nil
+	}
+	return err
 }
 
 // plan validates everything that needs no network and builds the Consumer.

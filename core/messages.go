@@ -39,8 +39,10 @@ func (c *Client) Messages(ctx context.Context, sub Subscription, layers ...Layer
 		}
 		open := Layer{Name: "Messages", Edit: func(p *Policy) error { p.iterate = true; return nil }}
 		s, err := c.Start(ctx, sub, hold, append(layers[:len(layers):len(layers)], open)...)
-		if err != nil {
+		if err = unlessCancelled(ctx, err); err != nil {
 			yield(nil, err)
+		}
+		if s == nil {
 			return
 		}
 		defer func() {

@@ -17,7 +17,7 @@ type Binding struct {
 
 // Run starts the subscriptions of a service together and drains them together: when
 // ctx ends, or when one of them fails. If one does not start, those that did are
-// drained and its error is returned.
+// drained and its error is returned; as with Consume, a cancelled ctx is none.
 func (c *Client) Run(ctx context.Context, bindings ...Binding) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -26,7 +26,7 @@ func (c *Client) Run(ctx context.Context, bindings ...Binding) error {
 	for _, b := range bindings {
 		s, startErr := c.Start(ctx, b.Subscription, b.Handler, b.Layers...)
 		if startErr != nil {
-			err = startErr
+			err = unlessCancelled(ctx, startErr)
 			cancel()
 			break
 		}

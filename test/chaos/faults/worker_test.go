@@ -176,6 +176,9 @@ func consume(ctx context.Context, a consumerArgs, net *faultnet.Net, emit func(h
 	opening, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	client, err := a.open(opening, net, emit)
+	if err != nil && ctx.Err() != nil {
+		return nil // told to leave before it had come
+	}
 	if err != nil {
 		return err
 	}
@@ -231,6 +234,9 @@ func publish(ctx context.Context, a publisherArgs, net *faultnet.Net, emit func(
 	opening, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	client, err := a.open(opening, net, emit)
+	if err != nil && ctx.Err() != nil {
+		return nil // told to leave before it had come
+	}
 	if err != nil {
 		return err
 	}
@@ -271,6 +277,9 @@ func (p *publisher) send(ctx context.Context, sender int) {
 		case <-ctx.Done():
 			return
 		case <-pace.C:
+		}
+		if ctx.Err() != nil {
+			return // both were ready: another publish would take its Timeout more
 		}
 		n := p.counter.Add(1)
 		if p.Count > 0 && n > int64(p.Count) {

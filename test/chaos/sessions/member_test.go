@@ -250,6 +250,9 @@ func (m *member) consume(ctx context.Context) error {
 	opening, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	client, err := m.open(opening)
+	if err != nil && ctx.Err() != nil {
+		return nil // told to leave before it had come
+	}
 	if err != nil {
 		return err
 	}

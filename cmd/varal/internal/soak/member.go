@@ -74,7 +74,10 @@ func (c *memberConfig) consume(ctx context.Context, r reporter, wrap func(driver
 		return &witness{d, r}
 	})
 	if err != nil {
-		return unlessTold(ctx, err)
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			return nil // told to leave before it had begun
+		}
+		return err
 	}
 	err = client.Consume(ctx, core.Subscription{
 		From: source(c.Partitions), Group: group, Start: core.Position{Kind: driver.Earliest},
@@ -87,15 +90,7 @@ func (c *memberConfig) consume(ctx context.Context, r reporter, wrap func(driver
 		middleware.Retry(middleware.Exponential{Base: time.Millisecond, Cap: 50 * time.Millisecond}))
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeIn)
 	defer cancel()
-	return errors.Join(unlessTold(ctx, err), client.Close(closing))
-}
-
-// unlessTold is nil where a member was told to leave before it had begun.
-func unlessTold(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
+	return errors.Join(err, client.Close(closing))
 }
 
 var (
