@@ -133,6 +133,8 @@ var badFiles = []struct{ name, text string }{
 	{"stuck unknown", set("stuck: {wait: 1s}")},
 	{"abandon without cancel", set("stuck: {abandon: 1s}")},
 	{"breaker without failures", set("breaker: {open_for: 1s}")},
+	{"retry budget without a rate", set("retry_budget: {percent: 10}")},
+	{"retry budget over", set("retry_budget: {per_second: 1000001}")},
 	{"breaker unknown", set("breaker: {after: 1s}")},
 	{"ack_first with retry", set("ack_first: true")},
 	{"ack_first with a dead letter", strings.Replace(set("ack_first: true"), "    retry: {base: 1s, cap: 1m, attempts: 5}\n", "", 1)},

@@ -41,11 +41,23 @@ func (f *File) keyLayers(o *object, add func(string, func(*core.Policy))) {
 		}
 		add("Breaker", func(to *core.Policy) { to.Breaker = p })
 	}
+	if o.has("retry_budget") {
+		b := o.child("retry_budget")
+		b.known("per_second", "percent")
+		p := core.RetryBudgetPolicy{PerSecond: b.number("per_second", 1, maxRetries), Percent: b.number("percent", 1, 100)}
+		if p.PerSecond == 0 {
+			b.fail("per_second", "say how many retries a second are allowed at least")
+		}
+		add("RetryBudget", func(to *core.Policy) { to.RetryBudget = p })
+	}
 	if o.has("stuck") {
 		s := stuck(o, o.child("stuck"))
 		add("Stuck", func(p *core.Policy) { p.Stuck = s })
 	}
 }
+
+// maxRetries is the largest retry budget.
+const maxRetries = 1_000_000
 
 // maxQuarantine is how many unclean ends a commit state tells apart.
 const maxQuarantine = 7

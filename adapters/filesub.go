@@ -38,7 +38,7 @@ func (f *File) Subscription(name string) (core.Subscription, []core.Layer, error
 func (f *File) subscription(name string, o *object) subscription {
 	o.known("from", "group", "start", "reset", "temporary", "require", "prefer", "order", "concurrency", "prefetch",
 		"prefetch_bytes", "retry", "dead_letter", "native_dead_letter", "on_exhausted", "timeout", "drain", "ack_first",
-		"after_terminal", "block_for", "max_per_key", "quarantine", "stuck", "breaker")
+		"after_terminal", "block_for", "max_per_key", "quarantine", "stuck", "breaker", "retry_budget")
 	s := subscription{sub: core.Subscription{Name: name, Group: o.text("group"), Temporary: o.boolean("temporary")}}
 	from := o.text("from")
 	s.sub.From = f.dests[from]

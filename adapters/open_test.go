@@ -161,6 +161,7 @@ func TestLayers(t *testing.T) {
     quarantine: 2
     stuck: {warn: 10s, cancel: 1m, abandon: 10s}
     breaker: {failures: 20, open_for: 3s}
+    retry_budget: {per_second: 50, percent: 10}
     prefer: [dedup]
   radio:
     from: pizzas
@@ -204,6 +205,9 @@ func TestLayers(t *testing.T) {
 	}
 	if k.Breaker == nil || *k.Breaker != (core.BreakerPolicy{Failures: 20, OpenFor: 3 * time.Second}) {
 		t.Errorf("kitchen: %+v", k.Breaker)
+	}
+	if k.RetryBudget == nil || *k.RetryBudget != (core.RetryBudgetPolicy{PerSecond: 50, Percent: 10}) {
+		t.Errorf("kitchen: %+v", k.RetryBudget)
 	}
 	if r := got["radio"]; !r.AckFirst || r.Concurrency != 2 || r.Group != "radio" {
 		t.Errorf("radio: %+v", r)

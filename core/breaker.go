@@ -94,6 +94,7 @@ func (s *Consumer) attemptFailed(now time.Time, err error) {
 
 // attemptSucceeded is the other outcome. Callers hold mu.
 func (s *Consumer) attemptSucceeded() {
+	s.retries.succeeded(s.p.RetryBudget)
 	if s.breaker.row == 0 && s.breaker.isClosed() || !s.breaker.succeeded() {
 		return
 	}

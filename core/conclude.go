@@ -130,7 +130,7 @@ func (s *Consumer) failed(f *flight, v verdict, after time.Duration, err error) 
 			f.reason = reasonPanic
 		}
 	default:
-		s.retry(f, wait)
+		s.retry(f, s.budgeted(wait, now, err))
 		return "retry"
 	}
 	return s.exhausted(f)

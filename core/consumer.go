@@ -77,6 +77,7 @@ type Consumer struct {
 	waking     bool // a worker is on its way to the queue
 	paused     bool
 	breaker    breaker
+	retries    retryBudget
 	draining   bool // starts nothing more
 	abandoned  bool // what still runs is not waited for
 	stopped    bool // workers end
@@ -100,6 +101,7 @@ type counts struct {
 	Received, Handled, Failed, DeadLettered, Discarded, Returned, Stale, LeaseLost, Abandoned int64
 	Overlaps                                                                                  int64 // attempts that may have run beside the next owner's
 	Skipped                                                                                   int64 // completed before, by the commit state
+	PutOff                                                                                    int64 // retries that waited for RetryBudget
 	KeysSkipped                                                                               int64 // by SkipKey
 	GapsSkipped                                                                               int64 // by StuckPolicy.GapSkip
 }

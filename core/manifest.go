@@ -59,6 +59,8 @@ type SubscriptionManifest struct {
 	Stuck         StuckPolicy `json:"stuck"`
 	// Breaker is when all is stopped for a while, nil = never.
 	Breaker *BreakerPolicy `json:"breaker,omitempty"`
+	// RetryBudget bounds all retries together, nil = not.
+	RetryBudget *RetryBudgetPolicy `json:"retry_budget,omitempty"`
 	// AckFirst: settled before the handler runs, at most once.
 	AckFirst bool `json:"ack_first,omitempty"`
 	// Layers are the layers by name, in the order listed; Chain is the way of a message, step by step.
@@ -121,6 +123,9 @@ func (s *Consumer) manifest() SubscriptionManifest {
 	}
 	if p.Breaker.Failures > 0 {
 		m.Breaker = &p.Breaker
+	}
+	if p.RetryBudget.PerSecond > 0 {
+		m.RetryBudget = &p.RetryBudget
 	}
 	for _, n := range s.sub.Prefer {
 		if Resolve(s.caps, n).Support == Refused {

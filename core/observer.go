@@ -75,6 +75,7 @@ const (
 	SignalLimited          SignalKind = "header_limit"
 	SignalBreakerOpen      SignalKind = "breaker_open"         // so many attempts in a row have failed
 	SignalBreakerClosed    SignalKind = "breaker_closed"       // one has succeeded again
+	SignalRetryBudget      SignalKind = "retry_budget"         // retries wait for it from now on
 	SignalStateIgnored     SignalKind = "commit_state_ignored" // what it covered is handled again
 )
 

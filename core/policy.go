@@ -145,6 +145,8 @@ type Policy struct {
 	Timeout time.Duration
 	// Breaker stops everything for a while when all attempts fail. Zero = none.
 	Breaker BreakerPolicy
+	// RetryBudget bounds the retries of all messages together. Zero = no bound.
+	RetryBudget RetryBudgetPolicy
 	// Stuck is what is done about work that does not end. Zero = a warning after a minute.
 	Stuck StuckPolicy
 	// DrainTimeout is how long running handlers may take after Consume's ctx ended,
@@ -231,6 +233,12 @@ func (p *Policy) validate() error {
 		return bad("Breaker", "%d failures, open for %v: neither may be negative, nor the time be over %v", p.Breaker.Failures, p.Breaker.OpenFor, maxRetryDelay)
 	case p.Breaker.Failures == 0 && p.Breaker.OpenFor > 0:
 		return bad("Breaker", "OpenFor without Failures: say after how many failures in a row it opens")
+	case p.RetryBudget.PerSecond < 0 || p.RetryBudget.PerSecond > maxRetryBudget:
+		return bad("RetryBudget.PerSecond", "%d is not within 0 (no budget) and %d", p.RetryBudget.PerSecond, maxRetryBudget)
+	case p.RetryBudget.Percent < 0 || p.RetryBudget.Percent > 100:
+		return bad("RetryBudget.Percent", "%d is not within 0 and 100", p.RetryBudget.Percent)
+	case p.RetryBudget.PerSecond == 0 && p.RetryBudget.Percent > 0:
+		return bad("RetryBudget", "Percent without PerSecond: nothing would ever be retried once all fail; say how many a second are allowed at least")
 	case p.BlockFor < 0:
 		return bad("BlockFor", "%v is negative", p.BlockFor)
 	case p.Quarantine > maxCrashes:

@@ -115,6 +115,19 @@ func Breaker(failures int, openFor time.Duration) core.Layer {
 	}}
 }
 
+// RetryBudget bounds the retries of a subscription, of all its messages together: perSecond of
+// them, and one more for each 100/percent messages that succeed (percent 0 = none). What is
+// over it waits longer. See core.RetryBudgetPolicy.
+func RetryBudget(perSecond, percent int) core.Layer {
+	return core.Layer{Name: "RetryBudget", Edit: func(p *core.Policy) error {
+		if err := positive("RetryBudget", int64(perSecond)); err != nil {
+			return err
+		}
+		p.RetryBudget = core.RetryBudgetPolicy{PerSecond: perSecond, Percent: percent}
+		return nil
+	}}
+}
+
 // Stuck says what is done about work that does not end: see core.StuckPolicy.
 func Stuck(p core.StuckPolicy) core.Layer {
 	return core.Layer{Name: "Stuck", Edit: func(to *core.Policy) error { to.Stuck = p; return nil }}

@@ -228,6 +228,9 @@ func printFailures(b *strings.Builder, m *core.SubscriptionManifest) {
 	if p := m.Breaker; p != nil {
 		_, _ = fmt.Fprintf(b, "  breaker      after %d failures in a row nothing starts for %s, then one attempt decides\n", p.Failures, short(p.OpenFor))
 	}
+	if p := m.RetryBudget; p != nil {
+		_, _ = fmt.Fprintf(b, "  budget       %d retries a second, and %d %% of what succeeds\n", p.PerSecond, p.Percent)
+	}
 }
 
 // printStuck says what is done about work that does not end, where it is more than a
