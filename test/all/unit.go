@@ -18,7 +18,7 @@ const repoRules = "github.com/varal-go/varal/test/repo"
 
 const (
 	module         = "github.com/varal-go/varal"
-	packageTimeout = "15m" // of one test binary
+	packageTimeout = "20m" // of one test binary
 	unitTimeout    = 40 * time.Minute
 )
 

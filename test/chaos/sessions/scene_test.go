@@ -107,17 +107,33 @@ func (s *scene) start(name string, a memberArgs, owns bool, env ...string) *chao
 	return p
 }
 
-// await waits for an event, past ones included.
+// await waits for an event, past ones included, as patiently does.
 func (s *scene) await(what string, limit time.Duration, match func(*history.Event) bool) history.Event {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	e, _, err := s.lab.Wait(ctx, func(e history.Event) bool { return match(&e) })
+	e, err := s.patiently(limit, match)
 	if err != nil {
 		s.explain(s.lab.History())
-		s.t.Fatalf("%s did not come within %s: %v", what, limit, err)
+		s.t.Fatalf("%s did not come, and nothing went on for %s: %v", what, limit, err)
 	}
 	return e
+}
+
+// patiently waits for an event for as long as work goes on: limit counts from the last sign
+// of it, and five times as long in all. A limit on the whole would say how busy the machine
+// is.
+func (s *scene) patiently(limit time.Duration, match func(*history.Event) bool) (history.Event, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*limit)
+	defer cancel()
+	idle := time.AfterFunc(limit, cancel)
+	defer idle.Stop()
+	e, _, err := s.lab.Wait(ctx, func(e history.Event) bool {
+		switch e.Op {
+		case history.OpStart, history.OpEnd, history.OpAssign, history.OpLost:
+			idle.Reset(limit)
+		}
+		return match(&e)
+	})
+	return e, err
 }
 
 // message carries its own place, so that a mix-up shows.
@@ -246,10 +262,8 @@ func (s *scene) drained(limit time.Duration) {
 	if len(owed) == 0 {
 		s.t.Fatal("nothing was ever confirmed: the test shows nothing")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
 	outcome := history.OK
-	if _, _, err := s.lab.Wait(ctx, func(e history.Event) bool {
+	if _, err := s.patiently(limit, func(e *history.Event) bool {
 		if e.Op == history.OpEnd && (e.Outcome == history.OK || e.Class == history.Permanent) {
 			delete(owed, e.ID)
 			if e.Class == history.Permanent {
@@ -265,7 +279,7 @@ func (s *scene) drained(limit time.Duration) {
 				some = append(some, id)
 			}
 		}
-		s.t.Errorf("%d confirmed messages were not handled within %s after the last publish, such as %v", len(owed), limit, some)
+		s.t.Errorf("%d confirmed messages were not handled, and nothing went on for %s, such as %v", len(owed), limit, some)
 	}
 	s.empty(limit)
 	s.bury(dead)

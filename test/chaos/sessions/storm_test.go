@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,21 +88,7 @@ func (st *storm) run(inject bool, last time.Duration) {
 	}
 	stop := s.feed(200, 4, 10)
 	defer stop()
-	over := time.After(last)
-	for step := 0; ; step++ {
-		select {
-		case <-over:
-		case <-time.After(time.Duration(50+s.rng.IntN(150)) * time.Millisecond):
-			st.churn()
-			// A member that an error makes join anew leaves a ghost behind, for which the
-			// group waits a session: with one at every step there would be nothing else.
-			if inject && step%3 == 0 {
-				st.harm()
-			}
-			continue
-		}
-		break
-	}
+	st.blow(inject, last)
 	stop()
 	st.calm()
 	s.drained(60 * time.Second)
@@ -109,6 +96,68 @@ func (st *storm) run(inject bool, last time.Duration) {
 	ids := []string{"I1", "I2", "I3", "I4", "I6", "I7", "I10.dead", "V1", "V2", "V3", "V4", "V5", "V6"}
 	h := s.judge(check.Params{Attempts: attempts, ResetOnCrash: true}, ids...)
 	st.report(h, inject)
+}
+
+// blow has members come and go for a while, and longer where that has not brought the
+// hand-overs and the work that are to be judged.
+func (st *storm) blow(inject bool, last time.Duration) {
+	watching, cancel := context.WithCancel(context.Background())
+	var watch sync.WaitGroup
+	watch.Go(func() { st.watch(watching) })
+	defer watch.Wait()
+	defer cancel()
+	begun := time.Now()
+	calm := int64(-1) // what had been assigned when the group was last seen to get anywhere
+	lull := 0
+	for step := 0; ; step++ {
+		time.Sleep(time.Duration(50+st.rng.IntN(150)) * time.Millisecond)
+		enough := st.moved.Load() >= int64(st.least) && st.worked.Load() >= leastWork
+		if past := time.Since(begun); past > last && enough || past > 3*last+time.Minute {
+			return
+		}
+		if now := st.assigned.Load(); now != calm {
+			calm, lull = now, 0
+		}
+		// On a slow machine a join takes longer than the next member does to come, and nobody
+		// would ever get anything.
+		if lull++; lull > breath && lull < 4*breath {
+			continue
+		}
+		if lull >= 4*breath {
+			lull = 0
+		}
+		st.churn()
+		// A member that an error makes join anew leaves a ghost behind, for which the
+		// group waits a session: with one at every step there would be nothing else.
+		if inject && step%3 == 0 {
+			st.harm()
+		}
+	}
+}
+
+const (
+	leastWork = 300 // handlers that end
+	breath    = 20  // steps without an assignment after which the storm holds its breath
+)
+
+// watch counts what the storm has brought so far.
+func (st *storm) watch(ctx context.Context) {
+	since := map[string]bool{}
+	_, _, _ = st.lab.Wait(ctx, func(e history.Event) bool {
+		switch {
+		case e.Op == history.OpLog && e.Class == saidRevoke, e.Op == history.OpLost:
+			since[e.Partition] = true
+		case e.Op == history.OpAssign:
+			st.assigned.Add(1)
+			if since[e.Partition] {
+				st.moved.Add(1)
+				delete(since, e.Partition)
+			}
+		case e.Op == history.OpEnd:
+			st.worked.Add(1)
+		}
+		return false
+	})
 }
 
 // storm is a group whose members come and go.
@@ -123,6 +172,8 @@ type storm struct {
 	left   sync.WaitGroup
 	faults map[string]int
 	wounds []*kfake.FaultHandle
+
+	assigned, moved, worked atomic.Int64 // partitions; those of them that had an owner before; handlers that ended
 }
 
 type stormer struct {
