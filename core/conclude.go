@@ -80,6 +80,19 @@ func (s *Consumer) conclude(f *flight, err, cause error, dec decision, decided b
 	return s.failed(f, v, after, err)
 }
 
+// hadEffect reports whether an attempt ended so that its message is done: nothing will be
+// tried again.
+func hadEffect(err error, dec decision, decided bool) bool {
+	if decided {
+		return dec.disposition == driver.Ack
+	}
+	if err == nil {
+		return true
+	}
+	v, _ := classify(err)
+	return v == verdictIgnore
+}
+
 // succeeded acknowledges, after what the handler published has been confirmed.
 func (s *Consumer) succeeded(f *flight, held []heldPublish) string {
 	if len(held) == 0 {
@@ -278,6 +291,13 @@ func unsent(msgs []*Message, err error) (out []*Message) {
 // emitted acks after a confirmed emit. A failed one is tried again by itself: the
 // handler has succeeded and does not run again for it.
 func (s *Consumer) emitted(f *flight, err error) {
+	if c := s.takeClaim(f); err == nil && c != nil {
+		s.mu.Unlock()
+		s.mark(c)
+		s.mu.Lock()
+	} else if c != nil {
+		s.dedup.claims[f] = c
+	}
 	switch v, after := classify(err); {
 	case f.asg.closed || f.lost:
 		s.finishLocked(f, driver.Settlement{})

@@ -78,6 +78,7 @@ type Consumer struct {
 	paused     bool
 	breaker    breaker
 	retries    retryBudget
+	dedup      dedup
 	draining   bool // starts nothing more
 	abandoned  bool // what still runs is not waited for
 	stopped    bool // workers end
@@ -101,6 +102,9 @@ type counts struct {
 	Received, Handled, Failed, DeadLettered, Discarded, Returned, Stale, LeaseLost, Abandoned int64
 	Overlaps                                                                                  int64 // attempts that may have run beside the next owner's
 	Skipped                                                                                   int64 // completed before, by the commit state
+	Duplicates                                                                                int64 // handled before, by the DedupStore
+	DedupUnknown                                                                              int64 // handled while the DedupStore did not answer, by DedupPolicy.FailOpen
+	MarksLost                                                                                 int64 // handled, and not marked in the DedupStore
 	PutOff                                                                                    int64 // retries that waited for RetryBudget
 	KeysSkipped                                                                               int64 // by SkipKey
 	GapsSkipped                                                                               int64 // by StuckPolicy.GapSkip
@@ -192,6 +196,7 @@ func (s *Consumer) init() {
 	s.crowded = map[*lane]*assignment{}
 	s.halted, s.blocked, s.pruneAt = map[string]*flight{}, map[string]block{}, minPrune
 	s.budget = budget.Budget{MaxRecords: s.p.MaxInFlight, MaxBytes: s.p.MaxInFlightBytes}
+	s.dedup.claims, s.dedup.wake = map[*flight]*claim{}, make(chan struct{}, 1)
 	s.state = "starting"
 }
 
@@ -241,6 +246,9 @@ func (s *Consumer) launch(ctx context.Context) {
 	s.mu.Unlock()
 	s.actors.Go(s.settler)
 	s.actors.Go(s.clock)
+	if s.p.Dedup.Store != nil {
+		s.actors.Go(s.keepClaims)
+	}
 	go s.supervise(ctx)
 }
 

@@ -61,6 +61,8 @@ type SubscriptionManifest struct {
 	Breaker *BreakerPolicy `json:"breaker,omitempty"`
 	// RetryBudget bounds all retries together, nil = not.
 	RetryBudget *RetryBudgetPolicy `json:"retry_budget,omitempty"`
+	// Dedup is how duplicates are told, nil = not at all.
+	Dedup *DedupManifest `json:"dedup,omitempty"`
 	// AckFirst: settled before the handler runs, at most once.
 	AckFirst bool `json:"ack_first,omitempty"`
 	// Layers are the layers by name, in the order listed; Chain is the way of a message, step by step.
@@ -71,6 +73,20 @@ type SubscriptionManifest struct {
 	Missing []Need `json:"missing,omitempty"` // preferred and not there
 	// Capabilities tells for each need how the source meets it.
 	Capabilities []Resolution `json:"capabilities"`
+}
+
+// DedupManifest is the part of a DedupPolicy that can be shown.
+type DedupManifest struct {
+	// Scope is where its marks are kept apart.
+	Scope string `json:"scope"`
+	// ByKey: a function of the application names the event, else Message.ID does.
+	ByKey bool `json:"by_key,omitempty"`
+	// Lease of a claim. Like Keep, in nanoseconds.
+	Lease time.Duration `json:"lease_ns"`
+	// Keep is how long a mark is remembered.
+	Keep time.Duration `json:"keep_ns"`
+	// FailOpen: messages are handled while the store does not answer.
+	FailOpen bool `json:"fail_open,omitempty"`
 }
 
 // Describe returns the manifest of what runs now.
@@ -124,6 +140,9 @@ func (s *Consumer) manifest() SubscriptionManifest {
 	if p.Breaker.Failures > 0 {
 		m.Breaker = &p.Breaker
 	}
+	if d := p.Dedup; d.Store != nil {
+		m.Dedup = &DedupManifest{Scope: s.dedupScope(), ByKey: d.Key != nil, Lease: d.Lease, Keep: d.Keep, FailOpen: d.FailOpen}
+	}
 	if p.RetryBudget.PerSecond > 0 {
 		m.RetryBudget = &p.RetryBudget
 	}
@@ -149,12 +168,18 @@ func (s *Consumer) chain() []string {
 	if p.Timeout > 0 {
 		out = append(out, "timeout "+p.Timeout.String())
 	}
+	if p.Dedup.Store != nil {
+		out = append(out, "dedup claim")
+	}
 	for _, w := range p.Wrappers {
 		out = append(out, w.Name)
 	}
 	out = append(out, "recover", "handler")
 	if p.AckFirst {
 		return out
+	}
+	if p.Dedup.Store != nil {
+		out = append(out, "dedup mark")
 	}
 	return append(out, "classify", s.route(), "settle", "commit")
 }

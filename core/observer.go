@@ -75,6 +75,8 @@ const (
 	SignalLimited          SignalKind = "header_limit"
 	SignalBreakerOpen      SignalKind = "breaker_open"         // so many attempts in a row have failed
 	SignalBreakerClosed    SignalKind = "breaker_closed"       // one has succeeded again
+	SignalDedupDown        SignalKind = "dedup_down"           // the store does not answer; what it says is unknown
+	SignalDedupMarkLost    SignalKind = "dedup_mark_lost"      // it may be handled again if it comes again
 	SignalRetryBudget      SignalKind = "retry_budget"         // retries wait for it from now on
 	SignalStateIgnored     SignalKind = "commit_state_ignored" // what it covered is handled again
 )

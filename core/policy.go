@@ -147,6 +147,8 @@ type Policy struct {
 	Breaker BreakerPolicy
 	// RetryBudget bounds the retries of all messages together. Zero = no bound.
 	RetryBudget RetryBudgetPolicy
+	// Dedup acknowledges a message that has had its effect before unseen. Zero = no.
+	Dedup DedupPolicy
 	// Stuck is what is done about work that does not end. Zero = a warning after a minute.
 	Stuck StuckPolicy
 	// DrainTimeout is how long running handlers may take after Consume's ctx ended,
@@ -202,6 +204,10 @@ func (p *Policy) setDefaults() {
 	if p.Breaker.Failures > 0 {
 		setDefault(&p.Breaker.OpenFor, defaultOpenFor)
 	}
+	if p.Dedup.Store != nil {
+		setDefault(&p.Dedup.Lease, defaultDedupLease)
+		setDefault(&p.Dedup.Keep, defaultDedupKeep)
+	}
 	setDefault(&p.Retry.Base, defaultBase)
 	setDefault(&p.Retry.Cap, max(defaultCap, p.Retry.Base))
 }
@@ -253,6 +259,9 @@ func (p *Policy) validate() error {
 		return bad("Retry.MaxElapsed", "%v is negative", p.Retry.MaxElapsed)
 	}
 	if err := p.validateStuck(bad); err != nil {
+		return err
+	}
+	if err := p.validateDedup(bad); err != nil {
 		return err
 	}
 	return p.validateCombination(bad)

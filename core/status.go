@@ -128,7 +128,7 @@ func (c *Client) Health() Health {
 // unready says why a subscription cannot progress; "" = it can.
 func (s *Consumer) unready(st Status) string {
 	s.mu.Lock()
-	receiving := s.receiveErr
+	receiving, down := s.receiveErr, s.dedup.down
 	s.mu.Unlock()
 	switch {
 	case st.State != "running" && st.State != "paused":
@@ -137,6 +137,8 @@ func (s *Consumer) unready(st Status) string {
 		return "receive fails: " + receiving.Error()
 	case !st.BreakerUntil.IsZero():
 		return fmt.Sprintf("the breaker is open: %d attempts in a row have failed", s.p.Breaker.Failures)
+	case down > 0 && !s.p.Dedup.FailOpen:
+		return fmt.Sprintf("the dedup store does not answer: %d calls in a row have failed", down)
 	case len(st.Partitions) == 0:
 		return "no partition is assigned"
 	case st.Oldest > stuckAfter && st.Waiting == 0:

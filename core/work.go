@@ -162,6 +162,9 @@ func (s *Consumer) handle(f *flight, a *arena) {
 	s.mu.Unlock()
 
 	s.fill(&t.d, f, a)
+	if s.p.Dedup.Store != nil && !s.claimed(f, t) {
+		return
+	}
 	var start time.Time
 	var queued time.Duration
 	if s.c.o.Observer != nil { // reading the clock is 3 % of a message otherwise
@@ -175,6 +178,7 @@ func (s *Consumer) handle(f *flight, a *arena) {
 	t.ctx.finish()
 	dec, decided := t.d.end(fateOver)
 	held := t.d.takeHeld()
+	s.attempted(f, hadEffect(err, dec, decided), len(held) > 0)
 
 	s.mu.Lock()
 	f.run = nil
@@ -216,6 +220,7 @@ func (s *Consumer) call(t *attempt) (stack []byte, err error) {
 // it unwinds the worker's goroutine without a panic value, so another worker takes
 // its place. It returns with mu held.
 func (s *Consumer) exited(f *flight) {
+	s.attempted(f, false, false)
 	s.mu.Lock()
 	t := f.run
 	f.run, f.stack = nil, nil
@@ -309,6 +314,7 @@ func (s *Consumer) release(f *flight) {
 	}
 	f.released = true
 	s.unsuspect(f)
+	s.orphan(f)
 	s.flights.remove(f)
 	s.budget.Give(f.size)
 	s.left(f.asg)

@@ -115,6 +115,22 @@ func Breaker(failures int, openFor time.Duration) core.Layer {
 	}}
 }
 
+// Dedup acknowledges a message whose ID has had its effect before, instead of handling it
+// again: DedupWith with the defaults.
+func Dedup(store core.DedupStore) core.Layer { return DedupWith(core.DedupPolicy{Store: store}) }
+
+// DedupWith is Dedup with a key, scope, window or failure mode of your own: see
+// core.DedupPolicy.
+func DedupWith(p core.DedupPolicy) core.Layer {
+	return core.Layer{Name: "Dedup", Edit: func(to *core.Policy) error {
+		if p.Store == nil {
+			return fmt.Errorf("%w: Dedup needs a store: core.NewMemoryDedup in one process, redis.NewDedup for several", core.ErrPermanent)
+		}
+		to.Dedup = p
+		return nil
+	}}
+}
+
 // RetryBudget bounds the retries of a subscription, of all its messages together: perSecond of
 // them, and one more for each 100/percent messages that succeed (percent 0 = none). What is
 // over it waits longer. See core.RetryBudgetPolicy.

@@ -228,6 +228,9 @@ func printFailures(b *strings.Builder, m *core.SubscriptionManifest) {
 	if p := m.Breaker; p != nil {
 		_, _ = fmt.Fprintf(b, "  breaker      after %d failures in a row nothing starts for %s, then one attempt decides\n", p.Failures, short(p.OpenFor))
 	}
+	if d := m.Dedup; d != nil {
+		_, _ = fmt.Fprintf(b, "  dedup        an id is remembered for %s, in scope %s\n", short(d.Keep), d.Scope)
+	}
 	if p := m.RetryBudget; p != nil {
 		_, _ = fmt.Fprintf(b, "  budget       %d retries a second, and %d %% of what succeeds\n", p.PerSecond, p.Percent)
 	}
