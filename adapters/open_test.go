@@ -23,6 +23,7 @@ import (
 var sdks = map[string]string{
 	"kafka":    "github.com/twmb/franz-go",
 	"rabbitmq": "github.com/rabbitmq/amqp091-go",
+	"redis":    "github.com/redis/go-redis",
 	"memory":   "",
 }
 

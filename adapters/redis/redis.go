@@ -14,6 +14,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/varal-go/varal/adapters/internal/sdktext"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -74,7 +75,7 @@ func (b *broker) greet(ctx context.Context, op string) error {
 		return err
 	})
 	if err != nil {
-		e := &driver.Error{Op: op, Class: classOf(err), Err: err}
+		e := &driver.Error{Op: op, Class: classOf(err), Err: sdktext.Mark(err)}
 		if e.Class == driver.Ambiguous {
 			e.Class = driver.Transient // nothing was asked that could have changed anything
 		}
