@@ -81,7 +81,12 @@ var names atomic.Int64
 // fresh makes new resources and removes them with the test.
 func fresh(t *testing.T, shape driver.Shape, groups ...string) driver.Destination {
 	t.Helper()
-	to := driver.Destination{Shape: shape, Name: fmt.Sprintf("test-%d-%d-%d", os.Getpid(), time.Now().UnixNano()%1e9, names.Add(1))}
+	return freshOf(t, driver.Destination{Shape: shape}, groups...)
+}
+
+func freshOf(t *testing.T, to driver.Destination, groups ...string) driver.Destination {
+	t.Helper()
+	to.Name = fmt.Sprintf("test-%d-%d-%d", os.Getpid(), time.Now().UnixNano()%1e9, names.Add(1))
 	want := []driver.Resource{{Destination: to}}
 	for _, g := range groups {
 		want = append(want, driver.Resource{Destination: to.ForGroup(g)})

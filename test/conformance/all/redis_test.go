@@ -58,8 +58,6 @@ func redisHarness(t *testing.T, name string, open opener) conformance.Harness {
 	return h
 }
 
-// TestRedis: keyed destinations, and with them the suite's stream of four partitions, are
-// refused by name.
 func TestRedis(t *testing.T) { conformance.Run(t, redisHarness(t, "redis", openRedis)) }
 
 // TestRedisUnkeyed runs the suite's stream on the stream that there is: without
