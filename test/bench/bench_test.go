@@ -22,7 +22,7 @@ func TestRowNamesAreStable(t *testing.T) {
 	t.Parallel()
 	want := map[string][]string{
 		"engine":   {"engine-unordered", "engine-unordered-single", "engine-by-key"},
-		"kafka":    {"kafka-publish", "kafka-consume", "kafka-watermill-publish", "kafka-watermill-1ms"},
+		"kafka":    {"kafka-publish", "kafka-consume", "kafka-consume-by-key", "kafka-watermill-publish", "kafka-watermill-1ms"},
 		"rabbitmq": {"rabbitmq-publish", "rabbitmq-publish-64", "rabbitmq-consume", "rabbitmq-watermill-publish", "rabbitmq-watermill-1ms"},
 		"redis": {
 			"redis-publish", "redis-publish-64", "redis-consume", "redis-watermill-consume", "redis-asynq-publish", "redis-asynq-consume",
