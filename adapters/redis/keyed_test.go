@@ -24,9 +24,10 @@ type watch struct {
 	mu       sync.Mutex
 	owner    map[string]string // by partition
 	fence    map[string]uint64
-	next     map[string]int  // by key: the first that nobody has settled
-	times    map[string]int  // handled, by id
-	doubt    map[string]bool // settled perhaps: the answer was lost
+	next     map[string]int      // by key: the first that nobody has settled
+	times    map[string]int      // handled, by id
+	doubt    map[string]bool     // settled perhaps: the answer was lost
+	told     map[string][]string // by id: who settled it, and the result
 	holdings map[string]int
 	faults   []string
 	changes  int
@@ -36,7 +37,7 @@ type watch struct {
 }
 
 func newWatch() *watch {
-	return &watch{owner: map[string]string{}, fence: map[string]uint64{}, next: map[string]int{}, times: map[string]int{}, doubt: map[string]bool{}, holdings: map[string]int{}}
+	return &watch{owner: map[string]string{}, fence: map[string]uint64{}, next: map[string]int{}, times: map[string]int{}, doubt: map[string]bool{}, told: map[string][]string{}, holdings: map[string]int{}}
 }
 
 func (w *watch) fault(format string, args ...any) {
@@ -60,7 +61,7 @@ func (w *watch) take(r driver.Received) {
 	}
 	switch next := w.next[r.Key]; {
 	case n > next:
-		w.fault("key %s: %d came before %d was settled", r.Key, n, next)
+		w.fault("key %s: %d came before %d was settled: %v", r.Key, n, next, w.told[id(r.Key, next)])
 	case n < next && !w.lax:
 		w.fault("key %s: %d came again, although %d was the next", r.Key, n, next)
 	case n < next:
@@ -216,12 +217,20 @@ func (m *member) handle(ctx context.Context, r driver.Received) {
 		if err == nil {
 			m.w.settled(r)
 		}
+		m.w.mu.Lock()
+		m.w.told[r.ID] = append(m.w.told[r.ID], fmt.Sprint(m.name, ": ", err))
+		m.w.mu.Unlock()
 		switch driver.ClassOf(driver.ResultAt(err, 0)) {
 		case driver.Ambiguous:
 			m.w.mu.Lock()
 			m.w.doubt[r.ID] = true
 			m.w.mu.Unlock()
 		case driver.Transient:
+		case driver.LeaseLost: // core drops what is behind a lost one in its key
+			m.w.mu.Lock()
+			delete(m.open, r.Receipt.Partition)
+			m.w.mu.Unlock()
+			return
 		default:
 			return
 		}
