@@ -15,11 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// refused are the lessons about order per key, which the adapter refuses by name.
-var refused = []string{"01-queue", "03-stream", "04-where-you-ack", "05-swap-by-config", "06-session-order", "07-hot-key"}
-
 // TestOnRedis runs every lesson on a real broker by its URL alone: it prints what it
-// prints in memory, or is refused.
+// prints in memory.
 func TestOnRedis(t *testing.T) {
 	t.Parallel()
 	url := os.Getenv("VARAL_REDIS_URL")
@@ -48,13 +45,6 @@ func TestOnRedis(t *testing.T) {
 			run := exec.CommandContext(ctx, exe)
 			run.Env = append(os.Environ(), "VARAL_URL="+url+"?namespace="+namespace, "VARAL_BROKER=")
 			out, err := run.Output()
-			if slices.Contains(refused, lesson) {
-				exit, ok := errors.AsType[*exec.ExitError](err)
-				if !ok || !strings.Contains(string(exit.Stderr), "ordered") || !strings.Contains(string(exit.Stderr), "(unsupported)") {
-					t.Errorf("want a refusal that names ordered, got %v\n%s", err, out)
-				}
-				return
-			}
 			if err != nil {
 				exit, _ := errors.AsType[*exec.ExitError](err)
 				t.Fatalf("%v\n%s%s", err, out, exit.Stderr)

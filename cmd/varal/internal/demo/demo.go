@@ -26,7 +26,7 @@ var (
 	tickets = core.Queue("tickets").Keyed(partitions)
 	dlq     = core.Queue("tickets.dlq")
 	pizzas  = core.Topic("pizzas")
-	diary   = core.Stream("diary")
+	diary   = core.Stream("diary").Keyed(1) // a page after the other, on every broker
 )
 
 // Options of a run.
@@ -76,6 +76,7 @@ type run struct {
 	o      Options
 	prefix string
 	queue  core.Destination // of the tickets
+	pages  core.Destination // of the diary
 	ledger *ledger
 	house  *core.Client // billing, screen, dead letters, diary
 	notes  []string
@@ -92,7 +93,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	name := "demo-" + strings.ToLower(rand.Text()[:8])
 	broker := adapters.Redact(o.Broker.URL)
-	r := &run{o: o, prefix: name + "-", queue: tickets, ledger: newLedger(tables, o.Messages), crash: newCrash(o.Messages)}
+	r := &run{o: o, prefix: name + "-", queue: tickets, pages: diary, ledger: newLedger(tables, o.Messages), crash: newCrash(o.Messages)}
 	if u := r.o.Broker.URL; u == "memory:" || strings.HasPrefix(u, "memory:?") {
 		// Several clients share one broker, as they do elsewhere.
 		r.o.Broker.URL = "memory:" + name + strings.TrimPrefix(u, "memory:")
@@ -113,10 +114,7 @@ func (r *run) evening(ctx context.Context) (err error) {
 		return err
 	}
 	r.closes = append(r.closes, r.deleteAll)
-	if !r.ordered(r.queue) {
-		r.queue = core.Queue(tickets.Name)
-		r.notes = append(r.notes, fmt.Sprintf("this broker refuses a queue with order per key (%v): the tickets go through a plain one, and no order is counted", core.NeedOrdered))
-	}
+	r.queue, r.pages = r.possible(tickets), r.possible(diary)
 	if err := r.openHouse(ctx); err != nil {
 		return err
 	}
@@ -149,6 +147,16 @@ func (r *run) evening(ctx context.Context) (err error) {
 // ordered tells whether a destination keeps the order of a key on this broker.
 func (r *run) ordered(of core.Destination) bool {
 	return r.house.Capabilities(of).Order != driver.NoOrder
+}
+
+// possible is a keyed destination, or where this broker refuses it the same without order.
+func (r *run) possible(keyed core.Destination) core.Destination {
+	if r.ordered(keyed) {
+		return keyed
+	}
+	r.notes = append(r.notes, fmt.Sprintf("this broker refuses a keyed %s (%v): %s goes on without, and no order is counted there", keyed.Shape, core.NeedOrdered, keyed.Name))
+	keyed.Partitions = 0
+	return keyed
 }
 
 // open connects one more client.
@@ -191,7 +199,7 @@ func (r *run) deleteAll(ctx context.Context) error {
 		}
 	}
 	var errs []error
-	for _, d := range []core.Destination{r.queue, dlq, pizzas, diary} {
+	for _, d := range []core.Destination{r.queue, dlq, pizzas, r.pages} {
 		d.Name = r.prefix + d.Name
 		for _, g := range r.groups() {
 			if g.from == d.Name {
@@ -296,7 +304,7 @@ func (r *run) await(ctx context.Context, sold <-chan error, kitchen *kitchen) er
 func (r *run) report() *Report {
 	out := &Report{
 		Seed: r.o.Seed, Sabotage: r.o.Sabotage, WalkedOut: r.crash.fired.Load(),
-		Notes: r.notes, Shapes: r.ledger.rows(r.ordered(r.queue), r.ordered(diary)),
+		Notes: r.notes, Shapes: r.ledger.rows(r.ordered(r.queue), r.ordered(r.pages)),
 	}
 	for i, row := range out.Shapes {
 		out.Lost += row.Lost

@@ -122,7 +122,7 @@ func TestWithoutOrder(t *testing.T) {
 			t.Errorf("%s %s: an order is counted that nobody promised: %+v", row.Shape, row.Name, row)
 		}
 	}
-	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "ordered") {
+	if len(r.Notes) != 2 || !strings.Contains(r.Notes[0], "keyed queue (ordered)") || !strings.Contains(r.Notes[1], "keyed stream (ordered)") {
 		t.Errorf("notes: %q", r.Notes)
 	}
 }

@@ -131,7 +131,7 @@ func (r *run) cook(i int) core.Handler {
 			return errOven
 		}
 		d.Publish(pizzas, t.message())
-		d.Publish(diary, t.message())
+		d.Publish(r.pages, t.message())
 		r.ledger.finish(t)
 		return nil
 	}
@@ -175,7 +175,7 @@ func reader(note func(ticket)) core.Handler {
 func (r *run) replay(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	sub := core.Subscription{From: diary, Name: "diary", Start: core.Position{Kind: core.Earliest}}
+	sub := core.Subscription{From: r.pages, Name: "diary", Start: core.Position{Kind: core.Earliest}}
 	c, err := r.house.Start(ctx, sub, reader(r.ledger.wrote), middleware.Concurrency(1))
 	if err != nil {
 		return err
