@@ -40,9 +40,15 @@ func TestRabbitMQ(t *testing.T) {
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	r := own.up(t, "redis")
+	t.Run("Kill", func(t *testing.T) { testKill(t, r, true) })
 	t.Run("KillUnordered", func(t *testing.T) { testKill(t, r, false) })
 	t.Run("Term", func(t *testing.T) { testTerm(t, r, false) })
+	t.Run("TermOrdered", func(t *testing.T) { testTerm(t, r, true) })
+	t.Run("Freeze", func(t *testing.T) { testFreeze(t, r, true) })
 	t.Run("FreezeUnordered", func(t *testing.T) { testFreeze(t, r, false) })
+	t.Run("Cut", func(t *testing.T) { testCut(t, r, true) })
 	t.Run("CutUnordered", func(t *testing.T) { testCut(t, r, false) })
+	t.Run("Split", func(t *testing.T) { testSplit(t, r, redisLease+3*time.Second) })
+	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true) })
 	t.Run("RestartUnordered", func(t *testing.T) { testRestart(t, r, false) })
 }
