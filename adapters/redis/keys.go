@@ -72,9 +72,6 @@ const (
 	// freeConsumer holds in a group's pending list what was given back: idle for a lease,
 	// so that whoever looks next takes it.
 	freeConsumer = "~free"
-	// ownerConsumer holds what the owner of a shard has out. One name for all owners: the
-	// lease tells who that is, and no name stays behind.
-	ownerConsumer = "owner"
 
 	maxPartitions = 1000
 )

@@ -2,6 +2,7 @@
 -- KEYS: log, lease, fence. ARGV: group, member, fence (or ''), then the script's own.
 -- The lease is a string "member fence" that expires; the fence outlives it.
 -- What the owner has out is pending with the consumer 'owner', what is to come again with '~free'.
+-- One name for all owners: the lease tells who that is, and no name of a dead one stays behind.
 if redis.replicate_commands then redis.replicate_commands() end
 local log, lease, group, member = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
