@@ -66,6 +66,8 @@ type tenure struct {
 	over  atomic.Bool
 	acked atomic.Int64 // since the last trim
 
+	doubted atomic.Bool // a read may have taken messages that nobody here knows of
+
 	// Guarded by keyed.mu.
 	hot   bool   // there may be something to read
 	heats int    // how often it was said so by others than a read

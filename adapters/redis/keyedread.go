@@ -16,6 +16,7 @@ type shardAnswer struct {
 	reads []shardRead
 	woken []*tenure // a wait: these have something
 	err   error     // about the connection
+	asked []*tenure // with err: these were to be read
 }
 
 // shardRead is the answer of shard_read.lua.
@@ -71,6 +72,9 @@ func (c *keyed) fetch(hot []*tenure, asked []portionOf) func() shardAnswer {
 		cmds, err := c.b.runAll(ctx, calls)
 		a := shardAnswer{err: err}
 		if err != nil {
+			for _, p := range asked {
+				a.asked = append(a.asked, hot[p.at])
+			}
 			return a
 		}
 		for i, cmd := range cmds {
@@ -204,6 +208,9 @@ func (c *keyed) keep(a shardAnswer) error {
 	c.open = nil
 	c.heard(a.err)
 	if a.err != nil {
+		if !notSent(a.err) {
+			c.doubt(a.asked)
+		}
 		return receiveError(c.op("receive"), a.err)
 	}
 	for _, t := range a.woken {
@@ -239,6 +246,22 @@ func (c *keyed) keep(a shardAnswer) error {
 		}
 	}
 	return failed
+}
+
+// doubt stops reading the shards of a request that was sent and not answered. What it took
+// is pending with the owner, so no later read hands it out: the next one would return the
+// message behind it, out of order, and it would lie there until the shard changes hands. So
+// the shard does that: the owner revokes it, gives back what is out, and claims it anew.
+func (c *keyed) doubt(asked []*tenure) {
+	c.mu.Lock()
+	for _, t := range asked {
+		if c.owned[t.at] == t {
+			c.owned[t.at] = nil
+		}
+		t.doubted.Store(true)
+	}
+	c.mu.Unlock()
+	poke(c.own.kick)
 }
 
 // prune takes out of held what is not ours any more, and gives back what core has paused:

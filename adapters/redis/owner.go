@@ -113,6 +113,7 @@ func (c *keyed) look() time.Duration {
 	names, err := c.beat()
 	c.heard(err)
 	c.expire()
+	c.yield()
 	switch {
 	case err != nil: // shares stay as they are
 		return c.soon(seekEvery)
@@ -188,6 +189,15 @@ func (c *keyed) expire() {
 	for s, h := range c.own.held {
 		if (h.stage == owning || h.stage == releasing) && !h.t.live() {
 			c.lose(s)
+		}
+	}
+}
+
+// yield gives up what Receive cannot read on in; see doubt.
+func (c *keyed) yield() {
+	for s, h := range c.own.held {
+		if h.stage == owning && h.t.doubted.Load() {
+			c.handOver(s)
 		}
 	}
 }
