@@ -59,6 +59,14 @@ func TestBadBrokers(t *testing.T) {
 		{"amqp: expired certificate", adapters.Config{URL: "amqps://" + pw + tlsExpired + "/", TLS: &adapters.TLS{CA: expiredCA}}, core.ErrDenied},
 		{"amqp: unknown authority", adapters.Config{URL: "amqps://" + pw + tlsWrongCA + "/", TLS: &adapters.TLS{CA: other}}, core.ErrDenied},
 		{"amqp: certificate of another host", adapters.Config{URL: "amqps://" + pw + tlsWrongName + "/", TLS: &adapters.TLS{CA: nameCA}}, core.ErrDenied},
+		{"redis: nobody listens", adapters.Config{URL: "redis://" + pw + closedPort(t)}, core.ErrTransient},
+		{"redis: nobody answers", adapters.Config{URL: "redis://" + pw + silent}, core.ErrTransient},
+		{"redis: not a Redis", adapters.Config{URL: "redis://" + pw + fakeKafka(t)}, nil},
+		{"redis: a web server", adapters.Config{URL: "redis://" + pw + greeter(t, "HTTP/1.1 400 Bad Request\r\n\r\n")}, nil},
+		{"redis: expired certificate", adapters.Config{URL: "rediss://" + pw + tlsExpired, TLS: &adapters.TLS{CA: expiredCA}}, core.ErrDenied},
+		{"redis: unknown authority", adapters.Config{URL: "rediss://" + pw + tlsWrongCA, TLS: &adapters.TLS{CA: other}}, core.ErrDenied},
+		{"redis: certificate of another host", adapters.Config{URL: "rediss://" + pw + tlsWrongName, TLS: &adapters.TLS{CA: nameCA}}, core.ErrDenied},
+		{"redis: TLS where none is spoken", adapters.Config{URL: "rediss://" + pw + fakeRedis(t, nil)}, nil},
 		{"dial fails", adapters.Config{URL: "kafka://localhost:9092", Dial: func(context.Context, string, string) (net.Conn, error) {
 			return nil, errors.New("no route")
 		}}, core.ErrTransient},
@@ -108,6 +116,7 @@ func TestMissingDestinations(t *testing.T) {
 	out := []string{}
 	for _, b := range []struct{ name, url string }{
 		{"kafka", "kafka://" + fakeKafka(t)},
+		{"redis", "redis://" + fakeRedis(t, map[string]string{"HMGET": nothing})},
 		{"memory", "memory:"},
 	} {
 		c, err := adapters.Open(t.Context(), adapters.Config{URL: b.url, Provision: core.ProvisionVerify})
@@ -137,8 +146,12 @@ var names = []string{"", strings.Repeat("n", 10<<10), "..", "a/b", "a*", "a#", "
 func TestNames(t *testing.T) {
 	t.Parallel()
 	var out []string
-	for _, url := range []string{"kafka://" + fakeKafka(t), "memory:"} {
-		c, err := adapters.Open(t.Context(), adapters.Config{URL: url, Provision: core.ProvisionCreate})
+	for _, url := range []string{"kafka://" + fakeKafka(t), "redis://" + fakeRedis(t, nil), "memory:"} {
+		provision := core.ProvisionCreate
+		if strings.HasPrefix(url, "redis") { // the fake has every queue
+			provision = core.ProvisionNone
+		}
+		c, err := adapters.Open(t.Context(), adapters.Config{URL: url, Provision: provision})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,6 +185,7 @@ func TestRealBrokers(t *testing.T) {
 	}{
 		{"kafka", "VARAL_KAFKA_SASL_URL", func(a string) string { return "kafka://varal:" + canary + "@" + a }},
 		{"rabbitmq", "VARAL_RABBITMQ_URL", func(a string) string { return "amqp://guest:" + canary + "@" + a }},
+		{"redis", "VARAL_REDIS_URL", func(a string) string { return "redis://nobody:" + canary + "@" + a }},
 	} {
 		t.Run(b.broker, func(t *testing.T) {
 			addr := realBroker(t, b.broker, b.env)

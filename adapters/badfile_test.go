@@ -190,6 +190,11 @@ func TestBadOpens(t *testing.T) {
   unparseable: {url: "amqp://u:`+canary+`@x@localhost/"}
   plain: {url: "kafka://kafka.example.com", user: u, password: "`+canary+`"}
   ca: {url: "kafka://localhost", tls: {ca: /does/not/exist.pem}}
+  redis-both: {url: "redis://:`+canary+`@localhost:6379", user: u, password: "`+canary+`"}
+  redis-plain: {url: "redis://redis.example.com", user: u, password: "`+canary+`"}
+  redis-ca: {url: "redis://localhost", tls: {ca: /does/not/exist.pem}}
+  redis-db: {url: "redis://localhost/first"}
+  redis-tls: {url: "rediss://localhost?server_name=a", tls: {server_name: b}}
 `, 1)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -198,7 +203,7 @@ func TestBadOpens(t *testing.T) {
 	add := func(name string, c adapters.Config) {
 		out = append(out, name, "    "+strings.ReplaceAll(open(t, c), dir, "DIR"))
 	}
-	for _, b := range []string{"both", "empty", "memory-user", "memory-tls", "scheme", "unparseable", "plain", "ca", "kafka", "nope"} {
+	for _, b := range []string{"both", "empty", "memory-user", "memory-tls", "scheme", "unparseable", "plain", "ca", "redis-both", "redis-plain", "redis-ca", "redis-db", "redis-tls", "kafka", "nope"} {
 		add("section "+b, adapters.Config{File: path, Broker: b})
 	}
 	t.Setenv(adapters.EnvBroker, "elsewhere")
@@ -258,7 +263,7 @@ func FuzzOpenURL(f *testing.F) {
 		f.Add(u)
 	}
 	f.Fuzz(func(t *testing.T, u string) {
-		if strings.HasPrefix(u, "kafka") || strings.HasPrefix(u, "amqp") {
+		if !strings.HasPrefix(u, "memory") {
 			u += "#" // may be right: it must not dial anybody
 		}
 		c, err := adapters.Open(t.Context(), adapters.Config{URL: u})

@@ -19,7 +19,7 @@ var badURLs = []string{
 	"://host",
 	"KAFKA://host:9092",
 	"http://host:80",
-	"redis://u:" + canary + "@host:6379",
+	"nats://u:" + canary + "@host:4222",
 	"kafka://u:" + canary,
 	"kafka://u:" + canary + "/x@host:9092",
 	"kafka://u:" + canary + "@x@host:9092",
@@ -65,6 +65,36 @@ var badURLs = []string{
 	"amqp://" + strings.Repeat("%25", 1000) + "@host:5672/",
 	"amqps://u:" + canary + "@localhost:5671/?ca=/does/not/exist.pem",
 	"amqp:unix:/var/run/rabbit.sock",
+	"redis:",
+	"redis://",
+	"redis://:" + canary + "@host:0",
+	"redis://:" + canary + "@host:65536",
+	"redis://u:" + canary,
+	"redis://u:" + canary + "@host:6379",
+	"redis://:" + canary + "@host:6379/?allow_insecure=false",
+	"redis://u@localhost:6379",
+	"redis://u:" + canary + "@x@localhost:6379",
+	"redis://u:" + canary + "@localhost:6379/first",
+	"redis://u:" + canary + "@localhost:6379/-1",
+	"redis://u:" + canary + "@localhost:6379/1/2",
+	"redis://u:" + canary + "@localhost:6379,localhost:6380",
+	"redis://u:" + canary + "@localhost:6379?nope=1",
+	"redis://u:" + canary + "@localhost:6379?lease=1d",
+	"redis://u:" + canary + "@localhost:6379?lease=-1s",
+	"redis://u:" + canary + "@localhost:6379?lease=1ms",
+	"redis://u:" + canary + "@localhost:6379?lease=1s&lease=2s",
+	"redis://u:" + canary + "@localhost:6379?max_bytes=1GiB",
+	"redis://u:" + canary + "@localhost:6379?max_bytes=999999999999",
+	"redis://u:" + canary + "@localhost:6379?namespace={a}",
+	"redis://u:" + canary + "@localhost:6379?namespace=%7Ba%7D",
+	"redis://u:" + canary + "@localhost:6379?client_name=a%20b",
+	"redis://u:" + canary + "@localhost:6379?ca=/does/not/exist.pem",
+	"redis://u:" + canary + "@localhost:6379?require_durable=often",
+	"redis://u:12?" + canary + "@localhost:6379/",
+	"redis+unix:///var/run/redis.sock",
+	"rediss://u:" + canary + "@localhost:6380/?ca=/does/not/exist.pem",
+	"rediss://u:" + canary + "@localhost:6380/?cert=/does/not/exist.pem",
+	"rediss://u:" + canary + "@localhost:6380/?insecure_skip_verify=perhaps",
 	"memory:?lease=1d",
 	"memory:?lease=-1s",
 	"memory:?lease=9999999h",
@@ -147,6 +177,8 @@ func TestRedact(t *testing.T) {
 		{"kafkas://u:p@[::1]:9093", "kafkas://[::1]:9093"},
 		{"amqp://u:p%40q@h/v", "amqp://h/v"},
 		{"amqp://u:p@q@h/v", "<unparseable url>"},
+		{"redis://:p@h:6379/2?lease=1s", "redis://h:6379/2"},
+		{"rediss://u:p@q@h", "<unparseable url>"},
 		{"amqp://u:p/q@h/v", "<unparseable url>"},
 		{"amqp://u:p", "<unparseable url>"},
 		{"u:p@h", "<unparseable url>"},
@@ -163,7 +195,7 @@ func FuzzRedact(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, rest string) {
 		// Whatever stands around a password, it must not come through.
-		for _, u := range []string{"kafka://user:" + canary + rest, "amqp://user:" + canary + "@" + rest, "amqp://user:" + rest + canary + "@host/"} {
+		for _, u := range []string{"kafka://user:" + canary + rest, "amqp://user:" + canary + "@" + rest, "amqp://user:" + rest + canary + "@host/", "redis://:" + canary + rest} {
 			if strings.Contains(rest, canary) || strings.Contains(rest, "@") && strings.Contains(u, "@"+canary) {
 				continue // the canary is no password any more
 			}

@@ -8,6 +8,7 @@
 //	memory:  memory:NAME     package adapters/memory
 //	kafka:// kafkas://       package adapters/kafka
 //	amqp://  amqps://        package adapters/rabbitmq
+//	redis:// rediss://       package adapters/redis
 //
 // The parameters after ? are those of the adapter's ParseURL. With no URL at all the
 // environment variable VARAL_URL counts. A file (see [Load]) keeps the settings of

@@ -3,7 +3,9 @@ package adapters_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -23,6 +25,7 @@ import (
 var sdks = map[string]string{
 	"kafka":    "github.com/twmb/franz-go",
 	"rabbitmq": "github.com/rabbitmq/amqp091-go",
+	"redis":    "github.com/redis/go-redis",
 	"memory":   "",
 }
 
@@ -80,12 +83,18 @@ func logged() (*slog.Logger, *bytes.Buffer) {
 	return slog.New(slog.NewTextHandler(&b, nil)), &b
 }
 
-// TestSwap runs one subscription of one file on two brokers, chosen by a word.
+// TestSwap runs one subscription of one file on every broker that is here, chosen by a
+// word.
 func TestSwap(t *testing.T) {
 	text := strings.Replace(good, "    user: kitchen\n    password: ${env:VARAL_TEST_MISSING}\n    tls: {server_name: kafka.example.com}\n", "", 1)
 	text = strings.Replace(text, "kafka://localhost:9092", "kafka://"+fakeKafka(t), 1)
+	names := []string{"memory", "kafka"}
+	if url := os.Getenv("VARAL_REDIS_URL"); url != "" {
+		names = append(names, "redis")
+		text = strings.Replace(text, "brokers:\n", "brokers:\n  redis: {url: \""+url+"?namespace=swap-"+rand.Text()+"\"}\n", 1)
+	}
 	path := write(t, text)
-	for _, name := range []string{"memory", "kafka"} {
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(adapters.EnvBroker, name)
 			f, err := adapters.Load(path)
@@ -106,6 +115,10 @@ func TestSwap(t *testing.T) {
 			m := client.Describe()
 			if m.Prefix != "dev-" || m.Provision != "create" || !strings.HasPrefix(m.Broker, name) {
 				t.Errorf("manifest: %+v", m)
+			}
+			gone := []driver.Resource{{Destination: core.Queue("dev-tickets").Keyed(8)}, {Destination: core.Queue("dev-tickets.dlq")}}
+			if _, err := client.Admin().Apply(t.Context(), gone, driver.Delete); err != nil && !errors.Is(err, core.ErrNotFound) {
+				t.Error(err)
 			}
 		})
 	}

@@ -30,6 +30,10 @@ func TestShortSecrets(t *testing.T) {
 			"kafkas://u:PASSWORD@localhost:9093?tls_ca=/", // a file that cannot be read
 			"kafka://u:PASSWORD@localhost:9092",
 			"amqp://u:PASSWORD@localhost:5672/",
+			"redis://u:PASSWORD@redis.example.com:6379/", // refused: no TLS
+			"redis://:PASSWORD@localhost:6379?nope=1",
+			"rediss://:PASSWORD@localhost:6380?ca=/",
+			"redis://:PASSWORD@localhost:6379",
 		} {
 			got := says(strings.ReplaceAll(form, "PASSWORD", password), "0: 0 0")
 			want := says(strings.ReplaceAll(form, "PASSWORD", neutral), "0: 0 0")
@@ -41,14 +45,14 @@ func TestShortSecrets(t *testing.T) {
 				t.Errorf("password %q, %s:\n got %s\nwant %s", password, form, got, want)
 			}
 		}
-		for _, url := range []string{"kafka://u:" + password + "@localhost:9092", "amqp://u:" + password + "@localhost:5672/"} {
+		for _, url := range []string{"kafka://u:" + password + "@localhost:9092", "amqp://u:" + password + "@localhost:5672/", "redis://:" + password + "@localhost:6379"} {
 			got := says(url, "refused <"+password+"> here")
 			if !strings.Contains(got, withheld) || strings.Contains(got, "here") || strings.Contains(got, "***") {
 				t.Errorf("%q: the library's text came through: %s", password, got)
 			}
 		}
 	}
-	for _, url := range []string{"kafka://u:" + canary + "@localhost:9092", "amqp://u:" + canary + "@localhost:5672/"} {
+	for _, url := range []string{"kafka://u:" + canary + "@localhost:9092", "amqp://u:" + canary + "@localhost:5672/", "redis://:" + canary + "@localhost:6379"} {
 		got := says(url, "refused <"+canary+"> here")
 		if strings.Contains(got, canary) || !strings.Contains(got, "refused <***> here") {
 			t.Errorf("a secret that stands out is cut out: %s", got)

@@ -12,14 +12,17 @@ import (
 	"github.com/varal-go/varal/adapters/kafka"
 	"github.com/varal-go/varal/adapters/memory"
 	"github.com/varal-go/varal/adapters/rabbitmq"
+	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
 )
 
-// schemes in the order in which errors list them, with the one that encrypts.
-var schemes = map[string]string{"memory": "", "kafka": "kafkas", "kafkas": "kafkas", "amqp": "amqps", "amqps": "amqps"}
+// schemes, with the one that encrypts.
+var schemes = map[string]string{
+	"memory": "", "kafka": "kafkas", "kafkas": "kafkas", "amqp": "amqps", "amqps": "amqps", "redis": "rediss", "rediss": "rediss",
+}
 
-const schemeList = "memory:, kafka://, kafkas://, amqp:// or amqps://"
+const schemeList = "memory:, kafka://, kafkas://, amqp://, amqps://, redis:// or rediss://"
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -52,6 +55,7 @@ var forms = map[string]string{
 	"":       "memory: or memory:NAME",
 	"kafkas": "kafka://user:password@host:port,host:port?parameter=value",
 	"amqps":  "amqp://user:password@host:port/vhost?parameter=value",
+	"rediss": "redis://user:password@host:port/db?parameter=value",
 }
 
 // open is the explicit switch.
@@ -65,6 +69,8 @@ func (t *target) open(ctx context.Context, dial dialer, notify func(core.Event))
 		d, err = openKafka(ctx, t, dial, notify)
 	case "amqp", "amqps":
 		d, err = openRabbitMQ(ctx, t, dial, notify)
+	case "redis", "rediss":
+		d, err = openRedis(ctx, t, dial, notify)
 	}
 	if err != nil {
 		return nil, t.explain(err)
@@ -103,6 +109,18 @@ func openRabbitMQ(ctx context.Context, t *target, dial dialer, notify func(core.
 	}
 	c.Dial, c.Notify = dial, notify
 	return rabbitmq.Open(ctx, c)
+}
+
+func openRedis(ctx context.Context, t *target, dial dialer, notify func(core.Event)) (driver.Driver, error) {
+	c, err := redis.ParseURL(t.url)
+	if err != nil {
+		return nil, err
+	}
+	if c.TLS, err = t.oneTLS(c.TLS); err != nil {
+		return nil, err
+	}
+	c.Dial, c.Notify = dial, notify
+	return redis.Open(ctx, c)
 }
 
 // oneTLS refuses two answers to the same question.

@@ -2,7 +2,7 @@ package redis
 
 import (
 	"context"
-	"strings"
+	"slices"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -32,7 +32,7 @@ func (a admin) Apply(ctx context.Context, wanted []driver.Resource, mode driver.
 		for name := range r.Options {
 			return nil, driver.Errorf(op, driver.Unsupported, "option %q is unknown: there are none", name)
 		}
-		if err := checkStart(op, r.Shape, r.Start); err != nil {
+		if err := checkStart(op, r.Destination, r.Start); err != nil {
 			return nil, err
 		}
 	}
@@ -91,11 +91,7 @@ func (a admin) create(ctx context.Context, op string, r driver.Resource) ([]driv
 	if group == "" {
 		return changes, nil
 	}
-	start, err := startID(op, r.Start)
-	if err != nil {
-		return changes, err
-	}
-	made, err = a.b.makeGroup(ctx, a.b.cfg.keys(whole), group, start)
+	made, err = a.b.makeAnyGroup(ctx, op, r, group)
 	if made && r.Shape != driver.Queue {
 		changes = append(changes, exists(r.Destination.String(), "no", "yes", true))
 	}
@@ -110,12 +106,11 @@ func exists(subject, have, want string, done bool) driver.Change {
 func (a admin) compare(ctx context.Context, op string, r driver.Resource) ([]driver.Change, error) {
 	whole := r.Destination
 	whole.Group = ""
-	k := a.b.cfg.keys(whole)
-	vals, err := a.b.ctl.HMGet(ctx, k.meta, "shape", "version").Result()
+	vals, err := a.b.meta(ctx, whole)
 	if err != nil {
 		return nil, err
 	}
-	err = agree(op, whole, text(vals[0]), text(vals[1]))
+	err = agree(op, whole, vals)
 	missing := driver.ClassOf(err) == driver.NotFound
 	switch {
 	case err != nil && !missing:
@@ -124,46 +119,54 @@ func (a admin) compare(ctx context.Context, op string, r driver.Resource) ([]dri
 		return []driver.Change{exists(whole.String(), "no", "yes", false)}, nil
 	case missing:
 		return []driver.Change{exists(whole.String(), "no", "yes", false), exists(r.Destination.String(), "no", "yes", false)}, nil
-	case r.Group == "":
-		return nil, nil
 	}
-	groups, err := a.b.ctl.XInfoGroups(ctx, k.log).Result()
-	for _, g := range groups {
-		if g.Name == r.Group {
-			return nil, nil
+	return a.missing(ctx, r)
+}
+
+// missing tells which streams of a destination, and whether the group in one of them, are
+// not there.
+func (a admin) missing(ctx context.Context, r driver.Resource) (changes []driver.Change, err error) {
+	group := false
+	for _, log := range a.b.cfg.logs(r.Destination) {
+		groups, err := a.b.ctl.XInfoGroups(ctx, log).Result()
+		if err != nil && !isNoKey(err) {
+			return changes, err
 		}
+		if err != nil {
+			changes = append(changes, exists("stream "+log, "no", "yes", false))
+		}
+		group = group || r.Group != "" && !slices.ContainsFunc(groups, func(g goredis.XInfoGroup) bool { return g.Name == r.Group })
 	}
-	return []driver.Change{exists(r.Destination.String(), "no", "yes", false)}, err
+	if group {
+		changes = append(changes, exists(r.Destination.String(), "no", "yes", false))
+	}
+	return changes, nil
 }
 
 // remove deletes a group or a destination. Consumers of a destination end with NotFound.
 func (a admin) remove(ctx context.Context, op string, r driver.Resource) ([]driver.Change, error) {
 	k := a.b.cfg.keys(r.Destination)
 	gone := []driver.Change{exists(r.Destination.String(), "yes", "no", true)}
-	vals, err := a.b.ctl.HMGet(ctx, k.meta, "shape", "version").Result()
+	vals, err := a.b.meta(ctx, r.Destination)
 	if err != nil {
 		return nil, err
 	}
-	if err := agree(op, r.Destination, text(vals[0]), text(vals[1])); err != nil {
+	if err := agree(op, r.Destination, vals); err != nil {
 		if driver.ClassOf(err) == driver.NotFound {
 			return nil, nil
 		}
 		return nil, err // a type or layout that we do not know is never destroyed
 	}
-	groups, err := a.b.ctl.XInfoGroups(ctx, k.log).Result()
-	if err != nil && !strings.Contains(err.Error(), "no such key") {
-		return nil, err
-	}
 	if r.Group != "" {
-		n, err := a.removeGroup(ctx, k, r.Group)
+		n, err := a.removeGroup(ctx, r, r.Group)
 		if n == 0 || err != nil {
 			return nil, err
 		}
 		return gone, nil
 	}
-	all := []string{k.log, k.sched, k.meta}
-	for _, g := range groups {
-		all = append(all, k.retry(g.Name), k.later(g.Name))
+	all, err := a.everything(ctx, r.Destination)
+	if err != nil {
+		return nil, err
 	}
 	_, err = a.b.ctl.TxPipelined(ctx, func(p goredis.Pipeliner) error {
 		p.Set(ctx, k.gone, "1", tombstone) // a consumer that sees nothing sees this
@@ -176,17 +179,55 @@ func (a admin) remove(ctx context.Context, op string, r driver.Resource) ([]driv
 	return gone, nil
 }
 
-func (a admin) removeGroup(ctx context.Context, k keys, group string) (int64, error) {
-	var destroyed *goredis.IntCmd
-	_, err := a.b.ctl.TxPipelined(ctx, func(p goredis.Pipeliner) error {
-		destroyed = p.XGroupDestroy(ctx, k.log, group)
-		p.Unlink(ctx, k.retry(group), k.later(group))
+// everything is every key of a destination but the tombstone.
+func (a admin) everything(ctx context.Context, of driver.Destination) ([]string, error) {
+	k := a.b.cfg.keys(of)
+	shards := a.b.cfg.shards(of)
+	all := []string{k.meta, k.sched}
+	for i, log := range a.b.cfg.logs(of) {
+		all = append(all, log)
+		groups, err := a.b.ctl.XInfoGroups(ctx, log).Result()
+		if err != nil && !isNoKey(err) {
+			return nil, err
+		}
+		for _, g := range groups {
+			if of.Partitions == 0 {
+				all = append(all, k.retry(g.Name), k.later(g.Name))
+				continue
+			}
+			all = append(all, shards[i].keys(g.Name)[1:]...)
+			if i == 0 {
+				all = append(all, k.members(g.Name))
+			}
+		}
+	}
+	return all, nil
+}
+
+func (a admin) removeGroup(ctx context.Context, r driver.Resource, group string) (n int64, err error) {
+	k := a.b.cfg.keys(r.Destination)
+	keys := []string{k.retry(group), k.later(group)}
+	if r.Partitions > 0 {
+		keys = []string{k.members(group)}
+	}
+	for _, s := range a.b.cfg.shards(r.Destination) {
+		keys = append(keys, s.keys(group)[1:]...)
+	}
+	var destroyed []*goredis.IntCmd
+	_, err = a.b.ctl.TxPipelined(ctx, func(p goredis.Pipeliner) error {
+		for _, log := range a.b.cfg.logs(r.Destination) {
+			destroyed = append(destroyed, p.XGroupDestroy(ctx, log, group))
+		}
+		p.Unlink(ctx, keys...)
 		return nil
 	})
 	if err != nil {
 		return 0, err
 	}
-	return destroyed.Val(), nil
+	for _, cmd := range destroyed {
+		n += cmd.Val()
+	}
+	return n, nil
 }
 
 // Seek implements driver.Admin. What the group failed before, and waits to be tried again,
@@ -203,11 +244,14 @@ func (a admin) Seek(ctx context.Context, of driver.Resource, to driver.Position)
 	case of.Group == "":
 		return driver.Errorf(op, driver.Permanent, "Group is empty: name the group to move")
 	}
-	if err := checkStart(op, of.Shape, to); err != nil {
+	if err := checkStart(op, of.Destination, to); err != nil {
 		return err
 	}
 	if err := a.b.exists(ctx, op, of.Destination); err != nil {
 		return err
+	}
+	if of.Partitions > 0 {
+		return a.seekKeyed(ctx, op, of, to)
 	}
 	id, err := startID(op, to)
 	if err != nil {
@@ -221,9 +265,15 @@ func (a admin) Seek(ctx context.Context, of driver.Resource, to driver.Position)
 		members, err = seekScript.Run(ctx, a.b.ctl, []string{k.log, k.retry(of.Group), k.later(of.Group)}, of.Group, id, alive).Int64()
 		return err
 	})
-	switch {
-	case err != nil:
+	if err != nil { // what is left of the call may still write to members
 		return classify(op, err)
+	}
+	return sought(op, members)
+}
+
+// sought is the result of a Seek that met so many members, or -1: no group.
+func sought(op string, members int64) error {
+	switch {
 	case members < 0:
 		return driver.Errorf(op, driver.NotFound, "there is no such group")
 	case members > 0:

@@ -100,13 +100,7 @@ func newConsumer(b *broker, sub driver.Subscription) *consumer {
 	return c
 }
 
-func (c *consumer) op(verb string) string {
-	s := verb + " " + c.sub.From.String()
-	if c.sub.From.Group == "" && c.sub.Group != "" {
-		s += ", group " + c.sub.Group
-	}
-	return s
-}
+func (c *consumer) op(verb string) string { return opOf(verb, &c.sub) }
 
 func (c *consumer) notify(e driver.Event) {
 	if c.sub.Notify != nil {
@@ -287,6 +281,15 @@ func (c *consumer) keep(ctx context.Context, a answer) error {
 		return receiveError(c.op("receive"), a.err)
 	}
 	return nil
+}
+
+// opOf names what a consumer does, for errors.
+func opOf(verb string, sub *driver.Subscription) string {
+	s := verb + " " + sub.From.String()
+	if sub.From.Group == "" && sub.Group != "" {
+		s += ", group " + sub.Group
+	}
+	return s
 }
 
 // receiveError gives an error of a request its class: what was handed out and did not

@@ -44,7 +44,7 @@ func (c *consumer) createGroup(ctx context.Context, op string, private bool) err
 	})
 	switch {
 	case err != nil && strings.Contains(err.Error(), "requires the key to exist"):
-		return agree(op, c.sub.From, "", "") // the log went between two questions
+		return agree(op, c.sub.From, make([]any, 3)) // the log went between two questions
 	case err != nil:
 		return classify(op, err)
 	case private && !made:
@@ -53,17 +53,42 @@ func (c *consumer) createGroup(ctx context.Context, op string, private bool) err
 	return nil
 }
 
-// createDestination runs create.lua.
+// createDestination runs create.lua. A keyed destination is there when its meta key is, and
+// its streams follow: whoever comes to half of one makes the rest.
 func (b *broker) createDestination(ctx context.Context, op string, of driver.Destination) (made bool, err error) {
 	k := b.cfg.keys(of)
-	res, err := createScript.Run(ctx, b.ctl, []string{k.log, k.meta, k.gone}, of.Shape.String(), layout).Slice()
+	keys := []string{k.meta, k.gone}
+	if of.Partitions == 0 {
+		keys = append(keys, k.log)
+	}
+	res, err := createScript.Run(ctx, b.ctl, keys, of.Shape.String(), layout, of.Partitions).Slice()
 	if err != nil {
 		return false, err
 	}
-	if len(res) != 3 {
+	if len(res) != 4 {
 		return false, errReply
 	}
-	return res[0] == int64(1), agree(op, of, text(res[1]), text(res[2]))
+	made = res[0] == int64(1)
+	if err := agree(op, of, res[1:]); err != nil || of.Partitions == 0 {
+		return made, err
+	}
+	shards := b.cfg.shards(of)
+	calls := make([]call, len(shards))
+	for i := range shards {
+		calls[i] = call{script: streamScript, keys: []string{shards[i].log}}
+	}
+	cmds, err := b.runAll(ctx, calls)
+	if err != nil {
+		return made, err
+	}
+	for _, cmd := range cmds {
+		n, err := cmd.Int64()
+		if err != nil {
+			return made, err
+		}
+		made = made || n == 1
+	}
+	return made, nil
 }
 
 var errReply = errors.New("the answer of a script cannot be read")

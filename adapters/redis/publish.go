@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
@@ -74,6 +75,7 @@ func (b *broker) pack(op string, to driver.Destination, batch []*driver.Message)
 	p := &parcel{op: op, to: to, items: make([]item, 0, len(batch)), errs: make([]error, len(batch)), done: make(chan struct{})}
 	k := b.cfg.keys(to)
 	log, sched := k.log, k.sched
+	shards := b.cfg.shards(to)
 	if to.Group != "" && to.Shape != driver.Queue {
 		log, sched = k.retry(to.Group), k.later(to.Group)
 	}
@@ -84,6 +86,9 @@ func (b *broker) pack(op string, to driver.Destination, batch []*driver.Message)
 			continue
 		}
 		it := item{at: i, key: m.Key, size: m.Size(), log: log, args: entryOf(m)}
+		if len(shards) > 0 {
+			it.log = shards[b.partition(m.Key, len(shards))].log
+		}
 		if m.Delay > 0 {
 			it.delay, it.sched = max(1, int64((m.Delay+time.Millisecond-1)/time.Millisecond)), sched
 			it.token = fmt.Sprintf("%x", rand.Uint64())
@@ -99,6 +104,14 @@ func (b *broker) pack(op string, to driver.Destination, batch []*driver.Message)
 	return p
 }
 
+// partition chooses the shard of a key; messages without one are dealt out by turns.
+func (b *broker) partition(key string, n int) int {
+	if key == "" {
+		return int(b.dealt.Add(1) % uint64(n))
+	}
+	return driver.PartitionOf(key, n)
+}
+
 // refuse says what of m the destination cannot do.
 func (b *broker) refuse(op string, to driver.Destination, m *driver.Message) error {
 	stream := to.Shape == driver.Stream
@@ -112,6 +125,10 @@ func (b *broker) refuse(op string, to driver.Destination, m *driver.Message) err
 		return driver.Errorf(op, driver.Unsupported, "message %s: priority: Redis Streams have no levels", m.ID)
 	case m.Delay > 0 && stream:
 		return driver.Errorf(op, driver.Unsupported, "message %s: schedule: a stream takes no Delay", m.ID)
+	case m.Delay > 0 && to.Partitions > 0:
+		return driver.Errorf(op, driver.Unsupported, "message %s: schedule: a keyed %s takes no Delay, which would let later messages of the key pass", m.ID, to.Shape)
+	case to.Group != "" && to.Partitions > 0 && to.Shape != driver.Queue:
+		return driver.Errorf(op, driver.Unsupported, "message %s: a keyed %s has no messages for one group alone", m.ID, to.Shape)
 	case m.Delay > maxDelay:
 		return driver.Errorf(op, driver.Unsupported, "message %s: schedule: Delay is %v, at most %v", m.ID, m.Delay, maxDelay)
 	case m.TTL > 0 && stream:
@@ -131,13 +148,13 @@ func (b *broker) exists(ctx context.Context, op string, to driver.Destination) e
 	}
 	var vals []any
 	err := b.bounded(ctx, func(ctx context.Context) (err error) {
-		vals, err = b.ctl.HMGet(ctx, b.cfg.keys(to).meta, "shape", "version").Result()
+		vals, err = b.meta(ctx, to)
 		return err
 	})
 	if err != nil {
 		return classify(op, err)
 	}
-	if err := agree(op, to, text(vals[0]), text(vals[1])); err != nil {
+	if err := agree(op, to, vals); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -156,8 +173,16 @@ func (b *broker) forget(to driver.Destination) {
 // layout is the version of what is stored under the keys.
 const layout = "1"
 
-// agree compares what is stored about a destination with what is asked for.
-func agree(op string, to driver.Destination, shape, version string) error {
+// meta reads what is stored about a destination: see agree.
+func (b *broker) meta(ctx context.Context, of driver.Destination) ([]any, error) {
+	return b.ctl.HMGet(ctx, b.cfg.keys(of).meta, "shape", "version", "partitions").Result()
+}
+
+// agree compares what is stored about a destination, [shape, version, partitions], with
+// what is asked for.
+func agree(op string, to driver.Destination, meta []any) error {
+	shape, version, partitions := text(meta[0]), text(meta[1]), text(meta[2])
+	fill(&partitions, "0")
 	switch {
 	case shape == "":
 		return driver.Errorf(op, driver.NotFound, "there is no %s %q: create it (Provision create, or varal topology apply)", to.Shape, to.Name)
@@ -165,6 +190,11 @@ func agree(op string, to driver.Destination, shape, version string) error {
 		return driver.Errorf(op, driver.Conflict, "%q is a %s and not a %s", to.Name, shape, to.Shape)
 	case version != layout:
 		return driver.Errorf(op, driver.Conflict, "%q was stored by another version of this adapter: its layout is %q, this one knows %s", to.Name, version, layout)
+	case partitions == strconv.Itoa(to.Partitions):
+		return nil
+	case partitions == "0":
+		return driver.Errorf(op, driver.Conflict, "%s %q is not keyed: use it without Keyed (Partitions 0), or make a keyed one of another name", to.Shape, to.Name)
 	}
-	return nil
+	return driver.Errorf(op, driver.Conflict, "%s %q has %s partitions and Partitions is %d: say Keyed(%s), or make one of another name; the number is fixed, for another one would send keys to other partitions",
+		to.Shape, to.Name, partitions, to.Partitions, partitions)
 }

@@ -356,16 +356,13 @@ func TestWhatIsNotThereIsRefused(t *testing.T) {
 	ctx := within(t, 10*time.Second)
 	one := []*driver.Message{message(1)}
 	keyed := q.Keyed(4)
-	if d.Capabilities(keyed) != (driver.Capabilities{}) {
-		t.Error("a keyed queue has capabilities")
-	}
 	missing := driver.Destination{Shape: driver.Topic, Name: "there-is-none"}
 	as := driver.Destination{Shape: driver.Stream, Name: q.Name}
 	for what, c := range map[string]struct {
 		err  error
 		want driver.Class
 	}{
-		"publish keyed":      {d.Publish(ctx, keyed, one), driver.Unsupported},
+		"publish keyed":      {d.Publish(ctx, keyed, one), driver.Conflict},
 		"publish missing":    {d.Publish(ctx, missing, one), driver.NotFound},
 		"publish as stream":  {d.Publish(ctx, as, one), driver.Conflict},
 		"publish with brace": {d.Publish(ctx, driver.Destination{Shape: driver.Queue, Name: "a}b"}, one), driver.Permanent},
@@ -375,7 +372,7 @@ func TestWhatIsNotThereIsRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, c.err, c.want)
 		}
 	}
-	for _, s := range []driver.Subscription{{From: keyed}, {From: q, Start: driver.Position{Kind: driver.Latest}}, {From: q, Temporary: true}} {
+	for _, s := range []driver.Subscription{{From: q, Start: driver.Position{Kind: driver.Latest}}, {From: q, Temporary: true}} {
 		if _, err := d.Subscribe(ctx, s); !errors.Is(err, driver.Unsupported) {
 			t.Errorf("%+v: %v", s.From, err)
 		}

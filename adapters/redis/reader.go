@@ -42,6 +42,23 @@ func (r *reader) wait(group, name string, count int, block time.Duration, stream
 	for range streams {
 		args = append(args, ">")
 	}
+	return r.do(block, args)
+}
+
+// peek is XREAD that blocks until one of the streams has an entry after its id. It takes
+// nothing out of any group. One entry a stream is the least that can be asked for.
+func (r *reader) peek(block time.Duration, streams, after []string) (any, error) {
+	args := []any{"XREAD", "COUNT", 1, "BLOCK", max(1, block.Milliseconds()), "STREAMS"}
+	for _, s := range streams {
+		args = append(args, s)
+	}
+	for _, id := range after {
+		args = append(args, id)
+	}
+	return r.do(block, args)
+}
+
+func (r *reader) do(block time.Duration, args []any) (any, error) {
 	// A black hole would otherwise hold the call for as long as go-redis likes.
 	ctx, cancel := context.WithTimeout(context.Background(), block+r.b.cfg.Timeout)
 	defer cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/varal-go/varal/adapters/internal/sdktext"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -26,11 +28,12 @@ type broker struct {
 	server  server
 	durable string // "" = the server keeps what it confirms, else why not
 	commit  *committer
-	down    atomic.Bool // Notify was told Disconnected
+	down    atomic.Bool   // Notify was told Disconnected
+	dealt   atomic.Uint64 // messages without a key, for keyed destinations
 
 	mu        sync.Mutex
 	closed    bool
-	consumers map[*consumer]struct{}
+	consumers map[driver.Consumer]struct{}
 	known     map[driver.Destination]struct{} // found to exist as they are asked for
 }
 
@@ -50,7 +53,7 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 	if err != nil {
 		return nil, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
-	b := &broker{cfg: cfg, consumers: map[*consumer]struct{}{}, known: map[driver.Destination]struct{}{}}
+	b := &broker{cfg: cfg, consumers: map[driver.Consumer]struct{}{}, known: map[driver.Destination]struct{}{}}
 	b.pub = goredis.NewClient(b.options(flushers))
 	b.ctl = goredis.NewClient(b.options(32))
 	b.commit = newCommitter(b)
@@ -74,7 +77,7 @@ func (b *broker) greet(ctx context.Context, op string) error {
 		return err
 	})
 	if err != nil {
-		e := &driver.Error{Op: op, Class: classOf(err), Err: err}
+		e := &driver.Error{Op: op, Class: classOf(err), Err: sdktext.Mark(err)}
 		if e.Class == driver.Ambiguous {
 			e.Class = driver.Transient // nothing was asked that could have changed anything
 		}
@@ -216,11 +219,13 @@ const (
 	maxLease = 365 * 24 * time.Hour
 )
 
-// Capabilities implements driver.Driver. What is not here yet is absent: keyed
-// destinations have no capability at all, so that core refuses them by name.
+// Capabilities implements driver.Driver.
 func (b *broker) Capabilities(of driver.Destination) driver.Capabilities {
-	if of.Partitions > 0 || of.Shape < driver.Queue || of.Shape > driver.Stream {
+	if of.Shape < driver.Queue || of.Shape > driver.Stream {
 		return driver.Capabilities{}
+	}
+	if of.Partitions > 0 {
+		return b.keyedCapabilities(of)
 	}
 	c := driver.Capabilities{
 		Settle: driver.Each, Durable: b.durable == "", Counts: true, MaxBytes: b.cfg.MaxBytes,
@@ -232,8 +237,24 @@ func (b *broker) Capabilities(of driver.Destination) driver.Capabilities {
 		return c
 	}
 	c.TTL, c.Delay = true, maxDelay
-	c.Emulated[driver.NeedTTL] = "an expired message is dropped when it is read, by the clocks of publisher and consumer"
+	c.Emulated[driver.NeedTTL] = ttlCost
 	c.Emulated[driver.NeedSchedule] = "a sorted set; a consumer that waits looks into it, so a message may come up to 100 ms late (1 s where there were none for a minute)"
+	return c
+}
+
+const ttlCost = "an expired message is dropped when it is read, by the clocks of publisher and consumer"
+
+// keyedCapabilities: no Delay and no NackDelay, for what is put aside lets later messages
+// of its key pass; no Lease of a message, for that of the shard holds it.
+func (b *broker) keyedCapabilities(of driver.Destination) driver.Capabilities {
+	c := driver.Capabilities{
+		Settle: driver.Each, Order: driver.PerPartition, Durable: b.durable == "", Counts: true, MaxBytes: b.cfg.MaxBytes,
+		Replay: of.Shape == driver.Stream, TTL: of.Shape != driver.Stream,
+	}
+	c.Emulated[driver.NeedOrdered] = fmt.Sprintf("%d streams, each with one owner at a time under a lease that a goroutine renews; the number is fixed", of.Partitions)
+	if c.TTL {
+		c.Emulated[driver.NeedTTL] = ttlCost
+	}
 	return c
 }
 
@@ -242,7 +263,7 @@ func (b *broker) Close(ctx context.Context) error {
 	b.mu.Lock()
 	first := !b.closed
 	b.closed = true
-	open := make([]*consumer, 0, len(b.consumers))
+	open := make([]driver.Consumer, 0, len(b.consumers))
 	for c := range b.consumers {
 		open = append(open, c)
 	}
@@ -268,7 +289,7 @@ func (b *broker) isClosed() bool {
 	return b.closed
 }
 
-func (b *broker) add(c *consumer) bool {
+func (b *broker) add(c driver.Consumer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -278,7 +299,7 @@ func (b *broker) add(c *consumer) bool {
 	return true
 }
 
-func (b *broker) drop(c *consumer) {
+func (b *broker) drop(c driver.Consumer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.consumers, c)

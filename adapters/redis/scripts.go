@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	_ "embed"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -23,12 +24,42 @@ var (
 	leaveText string
 	//go:embed lua/seek.lua
 	seekText string
+	//go:embed lua/stream.lua
+	streamText string
+	//go:embed lua/beat.lua
+	beatText string
+	//go:embed lua/shard.lua
+	shardText string
+	//go:embed lua/shard_claim.lua
+	claimText string
+	//go:embed lua/shard_peek.lua
+	peekText string
+	//go:embed lua/shard_renew.lua
+	renewText string
+	//go:embed lua/shard_release.lua
+	releaseText string
+	//go:embed lua/shard_read.lua
+	shardReadText string
+	//go:embed lua/shard_settle.lua
+	shardSettleText string
+	//go:embed lua/shard_seek.lua
+	shardSeekText string
 
 	createScript  = goredis.NewScript(createText)
 	receiveScript = goredis.NewScript(receiveText)
 	trimScript    = goredis.NewScript(trimText)
 	leaveScript   = goredis.NewScript(leaveText)
 	seekScript    = goredis.NewScript(seekText)
+
+	streamScript      = goredis.NewScript(streamText)
+	beatScript        = goredis.NewScript(beatText)
+	claimScript       = goredis.NewScript(shardText + claimText)
+	peekScript        = goredis.NewScript(shardText + peekText)
+	renewScript       = goredis.NewScript(shardText + renewText)
+	releaseScript     = goredis.NewScript(shardText + releaseText)
+	shardReadScript   = goredis.NewScript(shardText + shardReadText)
+	shardSettleScript = goredis.NewScript(shardText + shardSettleText)
+	shardSeekScript   = goredis.NewScript(shardText + shardSeekText)
 )
 
 // The verbs of settle.lua and its answers.
@@ -43,3 +74,46 @@ const (
 	settledGone = 2 // the entry was deleted; there is nothing left to hand out again
 	settledFull = 3 // no memory for the copy that comes again; the original stays out
 )
+
+// call is one script with its arguments.
+type call struct {
+	script *goredis.Script
+	keys   []string
+	args   []any
+}
+
+// runAll runs scripts in one pipeline, one after the other; what the server does not know
+// yet is sent once more in full. An error is about the connection and holds for all; what
+// the server answered is in each command.
+func (b *broker) runAll(ctx context.Context, calls []call) ([]*goredis.Cmd, error) {
+	cmds := make([]*goredis.Cmd, len(calls))
+	unknown, err := b.send(ctx, calls, cmds, false)
+	if err != nil || !unknown {
+		return cmds, err
+	}
+	_, err = b.send(ctx, calls, cmds, true)
+	return cmds, err
+}
+
+// send fills in the commands that have no answer yet.
+func (b *broker) send(ctx context.Context, calls []call, cmds []*goredis.Cmd, whole bool) (unknown bool, err error) {
+	pipe := b.ctl.Pipeline()
+	for i, c := range calls {
+		switch {
+		case !whole:
+			cmds[i] = c.script.EvalSha(ctx, pipe, c.keys, c.args...)
+		case goredis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT"):
+			cmds[i] = c.script.Eval(ctx, pipe, c.keys, c.args...)
+		}
+	}
+	if _, err := pipe.Exec(ctx); err != nil && offline(err) {
+		return false, err
+	}
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err != nil && offline(err) {
+			return false, err
+		}
+		unknown = unknown || goredis.HasErrorPrefix(cmd.Err(), "NOSCRIPT")
+	}
+	return unknown, nil
+}

@@ -39,6 +39,9 @@ func (a admin) Stats(ctx context.Context, of driver.Resource) (driver.Stats, err
 }
 
 func (a admin) stats(ctx context.Context, op string, of driver.Resource) (driver.Stats, error) {
+	if of.Partitions > 0 {
+		return a.statsKeyed(ctx, op, of)
+	}
 	k, group := a.b.cfg.keys(of.Destination), groupOf(of.Destination, of.Group)
 	groups, err := a.b.ctl.XInfoGroups(ctx, k.log).Result()
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
@@ -25,6 +26,9 @@ func (b *broker) Subscribe(ctx context.Context, sub driver.Subscription) (driver
 	b.forget(sub.From) // ask again: another process may have deleted it
 	if err := b.exists(ctx, op, sub.From); err != nil {
 		return nil, err
+	}
+	if sub.From.Partitions > 0 {
+		return b.subscribeKeyed(ctx, op, sub)
 	}
 	c := newConsumer(b, sub)
 	// Held as by a Receive, so that a Close of the driver waits: it would otherwise revoke
@@ -53,7 +57,7 @@ func checkGroup(op string, sub *driver.Subscription) error {
 		}
 		sub.Group = g
 	}
-	if err := checkStart(op, sub.From.Shape, sub.Start); err != nil {
+	if err := checkStart(op, sub.From, sub.Start); err != nil {
 		return err
 	}
 	switch {
@@ -79,7 +83,8 @@ func unique() string {
 }
 
 // checkStart refuses positions that a queue or topic does not have.
-func checkStart(op string, shape driver.Shape, start driver.Position) error {
+func checkStart(op string, of driver.Destination, start driver.Position) error {
+	shape := of.Shape
 	switch k := start.Kind; {
 	case k == driver.Default, k == driver.Earliest, k == driver.Latest && shape == driver.Topic:
 		return nil
@@ -87,11 +92,27 @@ func checkStart(op string, shape driver.Shape, start driver.Position) error {
 		return driver.Errorf(op, driver.Unsupported, "position: a %s cannot start at %q; only a topic's group or a stream can", shape, k)
 	case shape != driver.Stream:
 		return driver.Errorf(op, driver.Unsupported, "position: a %s cannot start at %q; only a stream can", shape, k)
-	case start.Partition != "":
+	case start.Partition == "":
+	case of.Partitions == 0:
 		return driver.Errorf(op, driver.NotFound, "position: partition %q: this stream has none", start.Partition)
+	case !isPartition(start.Partition, of.Partitions):
+		return driver.Errorf(op, driver.NotFound, "position: partition %q: this stream has 0 to %d", start.Partition, of.Partitions-1)
 	}
 	_, err := startID(op, start)
 	return err
+}
+
+func isPartition(label string, n int) bool {
+	i, err := strconv.Atoi(label)
+	return err == nil && i >= 0 && i < n && strconv.Itoa(i) == label
+}
+
+// startIn is startID of one shard: a position in another one says nothing about it.
+func startIn(op string, p driver.Position, s *shard) (string, error) {
+	if p.Partition != "" && p.Partition != s.label {
+		p = driver.Position{}
+	}
+	return startID(op, p)
 }
 
 // startID is the id after which a group begins to read.

@@ -108,6 +108,8 @@ func parseBase(raw string) (Config, error) {
 		return c, errors.New("percent-encode the special characters of user and password")
 	case u.Hostname() == "":
 		return c, errors.New("the URL names no host")
+	case strings.Contains(u.Host, ","):
+		return c, errors.New("the URL names several hosts: this adapter takes one server")
 	case err != nil || n < 1 || n > 65535:
 		return c, errors.New("the port is not in 1..65535")
 	}

@@ -37,13 +37,13 @@ func run() error {
 	defer client.Close(context.WithoutCancel(ctx))
 
 	pizzas := core.Topic("pizzas")
-	ctx, done := context.WithCancel(ctx)
+	open, done := context.WithCancel(ctx) // not Publish's: a pizza may be seen before the broker has confirmed it
 	defer done()
 	var seen atomic.Int32
 	// Start returns once the broker knows the group: what is published from then on
 	// reaches it, on every broker.
 	for _, group := range []string{"billing", "screen"} {
-		_, err := client.Start(ctx, core.Subscription{From: pizzas, Group: group}, func(_ context.Context, d *core.Delivery) error {
+		_, err := client.Start(open, core.Subscription{From: pizzas, Group: group}, func(_ context.Context, d *core.Delivery) error {
 			fmt.Printf("%s: %s\n", group, d.Body)
 			if seen.Add(1) == 4 {
 				done()
@@ -60,6 +60,6 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	<-ctx.Done()
+	<-open.Done()
 	return nil
 }

@@ -38,7 +38,7 @@ func run() error {
 	}
 	defer client.Close(context.WithoutCancel(ctx))
 
-	diary := core.Stream("diary")
+	diary := core.Stream("diary").Keyed(1) // one partition: in order on every broker
 	for _, line := range []string{"opened", "oven lit", "first guest", "closed"} {
 		if err := client.Publish(ctx, diary, &core.Message{Key: "today", Body: []byte(line)}); err != nil {
 			return err

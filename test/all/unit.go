@@ -29,12 +29,17 @@ const (
 	conformanceTests = module + "/test/conformance/all"
 	faultTests       = module + "/test/chaos/faults"
 	sessionTests     = module + "/test/chaos/sessions"
-	restartTests     = module + "/adapters/rabbitmq" // one of them
 )
 
-// onRealBrokers are the conformance tests that wait most of the time, each for a broker
-// of its own: they run side by side.
-var onRealBrokers = []string{"TestKafka", "TestRabbitMQ"}
+// restartTests are the tests of an adapter that hurt its broker, and so every neighbour.
+var restartTests = []struct{ broker, pkg, test string }{
+	{"rabbitmq", module + "/adapters/rabbitmq", "TestBrokerRestart"},
+	{"redis", module + "/adapters/redis", "TestWithoutMemory"},
+}
+
+// onRealBrokers are the conformance tests that wait most of the time, each line for a
+// broker of its own: they run side by side, those of one line one after the other.
+var onRealBrokers = []string{"TestKafka", "TestRabbitMQ", "TestRedis|TestRedisUnkeyed"}
 
 func (s *session) unit() {
 	race, why := s.raceFlag()
@@ -62,8 +67,10 @@ func (s *session) unit() {
 	if conformance {
 		s.conformance(race, "VARAL_SCORECARD="+filepath.Join(s.root, "test", "conformance", "scorecard.json"))
 	}
-	if conformance && slices.Contains(s.started, "rabbitmq") {
-		s.test([]string{restartTests}, race, []string{"VARAL_RESTART=rabbitmq"}, "-run=^TestBrokerRestart$")
+	for _, r := range restartTests {
+		if conformance && slices.Contains(s.started, r.broker) {
+			s.test([]string{r.pkg}, race, []string{"VARAL_RESTART=" + r.broker}, "-run=^"+r.test+"$")
+		}
 	}
 	for _, p := range alone {
 		s.test([]string{p}, race, nil)
@@ -78,7 +85,7 @@ func (s *session) conformance(race, scores string) {
 	var wg sync.WaitGroup
 	for _, name := range onRealBrokers {
 		wg.Go(func() {
-			s.test([]string{conformanceTests}, race, []string{scores, restart}, "-run=^"+name+"$")
+			s.test([]string{conformanceTests}, race, []string{scores, restart}, "-run=^("+name+")$")
 		})
 	}
 	wg.Wait()

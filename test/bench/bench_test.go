@@ -22,8 +22,11 @@ func TestRowNamesAreStable(t *testing.T) {
 	t.Parallel()
 	want := map[string][]string{
 		"engine":   {"engine-unordered", "engine-unordered-single", "engine-by-key"},
-		"kafka":    {"kafka-publish", "kafka-consume", "kafka-watermill-publish", "kafka-watermill-1ms"},
+		"kafka":    {"kafka-publish", "kafka-consume", "kafka-consume-by-key", "kafka-watermill-publish", "kafka-watermill-1ms"},
 		"rabbitmq": {"rabbitmq-publish", "rabbitmq-publish-64", "rabbitmq-consume", "rabbitmq-watermill-publish", "rabbitmq-watermill-1ms"},
+		"redis": {
+			"redis-publish", "redis-publish-64", "redis-consume", "redis-watermill-consume", "redis-asynq-publish", "redis-asynq-consume",
+		},
 	}
 	for group, names := range want {
 		var got []string
@@ -167,7 +170,7 @@ func TestMeterSkipsTheWarmUpAndEndsWithTheLast(t *testing.T) {
 // TestPrintsARatio plays real rows for a moment: of the engine always, of a broker
 // where there is one.
 func TestPrintsARatio(t *testing.T) {
-	for group, row := range map[string]string{"engine": "engine-by-key", "kafka": "kafka-publish", "rabbitmq": "rabbitmq-publish-64"} {
+	for group, row := range map[string]string{"engine": "engine-by-key", "kafka": "kafka-publish", "rabbitmq": "rabbitmq-publish-64", "redis": "redis-consume"} {
 		t.Run(group, func(t *testing.T) {
 			needBroker(t, group)
 			var out bytes.Buffer

@@ -31,6 +31,9 @@ func describe(_ context.Context, o options) []fact {
 	if slices.Contains(o.groups, "rabbitmq") {
 		facts = append(facts, fact{"rabbitmq", envOr("VARAL_RABBITMQ_VERSION", "version unknown") + fmt.Sprintf(", quorum queue of one node, persistent, confirmed, prefetch %d", rabbitPrefetch)})
 	}
+	if slices.Contains(o.groups, "redis") {
+		facts = append(facts, fact{"redis", envOr("VARAL_REDIS_VERSION", "version unknown") + fmt.Sprintf(", append-only file, %d bytes a message, prefetch %d", redisPayload, redisPrefetch)})
+	}
 	return facts
 }
 
@@ -71,6 +74,7 @@ func modules() string {
 	want := []string{
 		"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-kafka/v3", "github.com/IBM/sarama",
 		"github.com/ThreeDotsLabs/watermill-amqp/v3", "github.com/twmb/franz-go", "github.com/rabbitmq/amqp091-go",
+		"github.com/redis/go-redis/v9", "github.com/ThreeDotsLabs/watermill-redisstream", "github.com/hibiken/asynq",
 	}
 	var out []string
 	for _, d := range info.Deps {

@@ -28,7 +28,7 @@ type options struct {
 	groups  []string
 }
 
-var groups = map[string]func() []row{"engine": engineRows, "kafka": kafkaRows, "rabbitmq": rabbitRows}
+var groups = map[string]func() []row{"engine": engineRows, "kafka": kafkaRows, "rabbitmq": rabbitRows, "redis": redisRows}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -51,7 +51,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.ballast, "ballast", 64, "MiB kept alive, as a service has them; 0 = none")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of everything to this file")
 	f.Usage = func() {
-		_, _ = fmt.Fprintln(stderr, "usage: bench [flags] [engine kafka rabbitmq latency]")
+		_, _ = fmt.Fprintln(stderr, "usage: bench [flags] [engine kafka rabbitmq redis latency]")
 		f.PrintDefaults()
 	}
 	if err := f.Parse(args); err != nil {
@@ -59,11 +59,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	o.groups = f.Args()
 	if len(o.groups) == 0 {
-		o.groups = []string{"engine", "kafka", "rabbitmq"}
+		o.groups = []string{"engine", "kafka", "rabbitmq", "redis"}
 	}
 	for _, g := range o.groups {
 		if groups[g] == nil && g != latencyGroup {
-			return o, fmt.Errorf("there is no group %q: use engine, kafka, rabbitmq or latency", g)
+			return o, fmt.Errorf("there is no group %q: use engine, kafka, rabbitmq, redis or latency", g)
 		}
 	}
 	if o.pairs < 1 || o.seconds <= 0 {
@@ -116,8 +116,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			}
 			p.result(res)
 		}
-		if g == "engine" {
-			if err := p.consume(ctx, o, stderr); err != nil {
+		if extra := p.extra(g); extra != nil {
+			if err := extra(ctx, o, stderr); err != nil {
 				return err
 			}
 		}
@@ -126,6 +126,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return fmt.Errorf("%d rows could not be measured", failed)
 	}
 	return nil
+}
+
+// extra are the rows of a group that have no peer; nil = none.
+func (p printer) extra(group string) func(context.Context, options, io.Writer) error {
+	return map[string]func(context.Context, options, io.Writer) error{"engine": p.consume, "redis": p.redisLateness}[group]
 }
 
 // printer writes results as lines or as JSON.

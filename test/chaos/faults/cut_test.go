@@ -14,8 +14,8 @@ import (
 // testCut: the connections of a consumer and of a publisher are reset again and again,
 // swallowed both ways for 20 s, and one way each. Another publisher, untouched, shows
 // when consuming resumes.
-func testCut(t *testing.T, r brokers.Report) {
-	s := newScene(t, r, true)
+func testCut(t *testing.T, r brokers.Report, keyed bool) {
+	s := newScene(t, r, keyed)
 	c := s.consumer("c1", consumerArgs{target: target{Net: true}, Hold: 5 * time.Millisecond})
 	hurt := []*chaos.Proc{c, s.publisher("pf", publisherArgs{target: target{Net: true}, Keys: 16, Rate: 40})}
 	s.publisher("p1", publisherArgs{Keys: 16, Rate: 40})

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The two brokers are tested side by side, the faults of one broker one after the
+// The brokers are tested side by side, the faults of one broker one after the
 // other: a restart would disturb the rest.
 
 func TestKafka(t *testing.T) {
@@ -18,9 +18,9 @@ func TestKafka(t *testing.T) {
 	t.Run("Term", func(t *testing.T) { testTerm(t, r, false) })
 	t.Run("TermOrdered", func(t *testing.T) { testTerm(t, r, true) })
 	t.Run("Freeze", func(t *testing.T) { testFreeze(t, r, true) })
-	t.Run("Cut", func(t *testing.T) { testCut(t, r) })
+	t.Run("Cut", func(t *testing.T) { testCut(t, r, true) })
 	t.Run("Split", func(t *testing.T) { testSplit(t, r, 8*time.Second) })
-	t.Run("Restart", func(t *testing.T) { testRestart(t, r) })
+	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true) })
 }
 
 func TestRabbitMQ(t *testing.T) {
@@ -31,8 +31,24 @@ func TestRabbitMQ(t *testing.T) {
 	t.Run("Term", func(t *testing.T) { testTerm(t, r, false) })
 	t.Run("TermOrdered", func(t *testing.T) { testTerm(t, r, true) })
 	t.Run("Freeze", func(t *testing.T) { testFreeze(t, r, true) })
-	t.Run("Cut", func(t *testing.T) { testCut(t, r) })
+	t.Run("Cut", func(t *testing.T) { testCut(t, r, true) })
 	t.Run("Alarm", func(t *testing.T) { testAlarm(t, r) })
 	t.Run("Split", func(t *testing.T) { testSplit(t, r, 12*time.Second) })
-	t.Run("Restart", func(t *testing.T) { testRestart(t, r) })
+	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true) })
+}
+
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	r := own.up(t, "redis")
+	t.Run("Kill", func(t *testing.T) { testKill(t, r, true) })
+	t.Run("KillUnordered", func(t *testing.T) { testKill(t, r, false) })
+	t.Run("Term", func(t *testing.T) { testTerm(t, r, false) })
+	t.Run("TermOrdered", func(t *testing.T) { testTerm(t, r, true) })
+	t.Run("Freeze", func(t *testing.T) { testFreeze(t, r, true) })
+	t.Run("FreezeUnordered", func(t *testing.T) { testFreeze(t, r, false) })
+	t.Run("Cut", func(t *testing.T) { testCut(t, r, true) })
+	t.Run("CutUnordered", func(t *testing.T) { testCut(t, r, false) })
+	t.Run("Split", func(t *testing.T) { testSplit(t, r, redisLease+3*time.Second) })
+	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true) })
+	t.Run("RestartUnordered", func(t *testing.T) { testRestart(t, r, false) })
 }

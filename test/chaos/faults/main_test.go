@@ -23,9 +23,9 @@ import (
 
 func TestMain(m *testing.M) {
 	chaos.WorkerMain()
-	wanted := map[string]bool{"kafka": wants("kafka"), "rabbitmq": wants("rabbitmq")}
-	// The shared pair is not ours to hurt, and its URL would be taken for a preset one.
-	for _, name := range []string{"VARAL_KAFKA_URL", "VARAL_RABBITMQ_URL"} {
+	wanted := map[string]bool{"kafka": wants("kafka"), "rabbitmq": wants("rabbitmq"), "redis": wants("redis")}
+	// The shared ones are not ours to hurt, and their URLs would be taken for preset ones.
+	for _, name := range []string{"VARAL_KAFKA_URL", "VARAL_RABBITMQ_URL", "VARAL_REDIS_URL"} {
 		_ = os.Unsetenv(name)
 	}
 	own.wanted = wanted
@@ -49,10 +49,10 @@ func required(name string) bool {
 	return slices.Contains(strings.FieldsFunc(os.Getenv("VARAL_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' }), name)
 }
 
-// own is the private pair.
-var own pair
+// own are the private brokers.
+var own set
 
-type pair struct {
+type set struct {
 	wanted map[string]bool
 
 	mu      sync.Mutex
@@ -60,7 +60,7 @@ type pair struct {
 	lock    *os.File
 }
 
-func (p *pair) options() brokers.Options {
+func (p *set) options() brokers.Options {
 	base, err := strconv.Atoi(os.Getenv("VARAL_FAULTS_PORT_BASE"))
 	if err != nil {
 		base = (brokers.PortBase() + 1300) % 2700 // within what brokers.Options takes
@@ -68,8 +68,8 @@ func (p *pair) options() brokers.Options {
 	return brokers.Options{PortBase: base}
 }
 
-// up brings one broker of the pair up, or skips the test.
-func (p *pair) up(t *testing.T, name string) brokers.Report {
+// up brings one broker of the set up, or skips the test.
+func (p *set) up(t *testing.T, name string) brokers.Report {
 	t.Helper()
 	if !p.wanted[name] {
 		t.Skipf("VARAL_%s_URL is not set: no %s is wanted in this run", strings.ToUpper(name), name)
@@ -99,13 +99,13 @@ func (p *pair) up(t *testing.T, name string) brokers.Report {
 	default:
 		t.Fatal(r)
 	}
-	t.Logf("private pair: %s", r)
+	t.Logf("private broker: %s", r)
 	return r
 }
 
 // exclusive waits for another run of this package by the same user: it would restart
 // our brokers under us. The lock ends with the process.
-func (p *pair) exclusive(ctx context.Context) error {
+func (p *set) exclusive(ctx context.Context) error {
 	if p.lock != nil {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (p *pair) exclusive(ctx context.Context) error {
 }
 
 // stop ends what we started; the data stays.
-func (p *pair) stop() {
+func (p *set) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.started) > 0 {
@@ -145,9 +145,9 @@ func (p *pair) stop() {
 	}
 }
 
-// restart ends a broker of the pair and starts it on the same data; it returns when it
+// restart ends a broker of the set and starts it on the same data; it returns when it
 // serves again.
-func (p *pair) restart(ctx context.Context, name string, kill bool) error {
+func (p *set) restart(ctx context.Context, name string, kill bool) error {
 	_, err := brokers.Restart(ctx, p.options(), name, kill)
 	return err
 }

@@ -14,8 +14,8 @@ import (
 // testRestart: the broker ends under traffic, once in good order and once by SIGKILL.
 // What was confirmed is consumed, every publish ends by its deadline, and consuming
 // goes on soon after the broker answers again.
-func testRestart(t *testing.T, r brokers.Report) {
-	s := newScene(t, r, true)
+func testRestart(t *testing.T, r brokers.Report, keyed bool) {
+	s := newScene(t, r, keyed)
 	a := consumerArgs{Hold: 5 * time.Millisecond}
 	s.consumer("c1", a)
 	s.consumer("c2", a)

@@ -31,6 +31,7 @@ func TestKillAtFailpoints(t *testing.T) { // not in parallel to the others: see 
 	for name, on := range map[string]func(*testing.T) ground{
 		"Kafka":    func(t *testing.T) ground { return live(t, "kafka") },
 		"RabbitMQ": func(t *testing.T) ground { return live(t, "rabbitmq") },
+		"Redis":    func(t *testing.T) ground { return live(t, "redis") },
 		"Kfake":    func(t *testing.T) ground { return faked(t, 1, fakeSession) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,13 +29,13 @@ func TestMain(m *testing.M) {
 
 // ground is the broker a scene plays on.
 type ground struct {
-	name string // kafka, rabbitmq, stream (of RabbitMQ), kfake or memory
+	name string // kafka, rabbitmq, stream (of RabbitMQ), redis, kfake or memory
 	url  string
 	fake *kfake.Cluster // of kfake
 }
 
 // commits tells whether the broker takes positions, and so a commit state.
-func (g ground) commits() bool { return g.name != "rabbitmq" }
+func (g ground) commits() bool { return g.name != "rabbitmq" && g.name != "redis" }
 
 // live is the broker of an environment variable, or the test ends as the house rules say.
 func live(t *testing.T, name string) ground {
@@ -53,8 +53,15 @@ func live(t *testing.T, name string) ground {
 	case url == "":
 		t.Skipf("%s is not set: no real %s to test on", variable, broker)
 	}
+	if name == "redis" {
+		url += "?lease=" + redisLease.String()
+	}
 	return ground{name: name, url: url}
 }
+
+// redisLease is how long the shards of a member that is killed wait for the next one: not
+// longer than has to be, and longer than a loaded machine keeps a process from renewing.
+const redisLease = 3 * time.Second
 
 // fakeSession is longer than a loaded machine keeps a process from its heartbeats.
 const fakeSession = 3 * time.Second

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/varal-go/varal/adapters"
+	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
 	"github.com/varal-go/varal/middleware"
@@ -189,7 +190,7 @@ func (m *member) open(ctx context.Context) (*core.Client, error) {
 			cl.Notify(e)
 		}
 	}
-	d, err := adapters.OpenDriver(ctx, c)
+	d, err := openDriver(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -204,6 +205,19 @@ func (m *member) open(ctx context.Context) (*core.Client, error) {
 	cl := core.NewClient(&recorder{Driver: d, member: m}, o)
 	client.Store(cl)
 	return cl, nil
+}
+
+// openDriver opens Redis by its own Open.
+func openDriver(ctx context.Context, c adapters.Config) (driver.Driver, error) {
+	if !strings.HasPrefix(c.URL, "redis:") {
+		return adapters.OpenDriver(ctx, c)
+	}
+	own, err := redis.ParseURL(c.URL)
+	if err != nil {
+		return nil, err
+	}
+	own.Dial, own.Notify = c.Dial, c.Notify
+	return redis.Open(ctx, own)
 }
 
 // logs is where a member's log goes: a process has its own stderr, which the lab keeps.

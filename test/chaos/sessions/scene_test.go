@@ -59,10 +59,11 @@ func newScene(t *testing.T, on ground, dest core.Destination) *scene {
 	s.dest, s.dead = dest, core.Queue(dest.Name+"-dead").Keyed(1)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	s.client, err = adapters.Open(ctx, adapters.Config{URL: on.url, Options: core.Options{Logger: slog.New(slog.DiscardHandler)}})
+	d, err := openDriver(ctx, adapters.Config{URL: on.url})
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.client = core.NewClient(d, core.Options{Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(s.end)
 	s.apply(driver.Create)
 	return s

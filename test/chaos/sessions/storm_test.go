@@ -49,6 +49,7 @@ func TestStorm(t *testing.T) {
 		"KfakeStatic":         {on: hasty, static: true, inject: true, last: 20 * time.Second, least: 1},
 		"KfakeStaticNoFaults": {on: patient, static: true, last: 20 * time.Second, least: 1},
 		"Kafka":               {on: func(t *testing.T) ground { return live(t, "kafka") }, last: time.Minute, least: 20},
+		"Redis":               {on: func(t *testing.T) ground { return live(t, "redis") }, last: time.Minute, least: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,7 +94,10 @@ func (st *storm) run(inject bool, last time.Duration) {
 	st.calm()
 	s.drained(60 * time.Second)
 	st.end()
-	ids := []string{"I1", "I2", "I3", "I4", "I6", "I7", "I10.dead", "V1", "V2", "V3", "V4", "V5", "V6"}
+	ids := []string{"I1", "I2", "I3", "I4", "I6", "I7", "I10.dead", "V1", "V2", "V3", "V5", "V6"}
+	if s.on.commits() {
+		ids = append(ids, "V4")
+	}
 	h := s.judge(check.Params{Attempts: attempts, ResetOnCrash: true}, ids...)
 	st.report(h, inject)
 }

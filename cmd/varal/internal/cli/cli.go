@@ -153,10 +153,10 @@ func oneLine(err error) string {
 func (s *session) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "varal",
-		Short: "One set of handlers on memory, Kafka or RabbitMQ",
+		Short: "One set of handlers on memory, Kafka, RabbitMQ or Redis",
 		Long: "varal shows what a broker does with messages, publishes and consumes.\n\n" +
 			"Every command takes the broker from --url, or from the environment variable VARAL_URL:\n" +
-			"  memory: (demo and describe)   kafka://host:9092   amqp://user:password@host:5672/\n\n" + exitCodes,
+			"  memory: (demo and describe)   kafka://host:9092   amqp://user:password@host:5672/   redis://host:6379\n\n" + exitCodes,
 		Example:       "  varal demo\n  varal demo --url kafka://localhost:9092",
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -39,7 +39,7 @@ twice, or came out of order.
 Destinations get names of their own and are deleted at the end.
 
 ` + exitCodes,
-		Example: "  varal demo\n  varal demo --sabotage early-ack\n  varal demo --url amqp://guest:guest@localhost:5672/ --json",
+		Example: "  varal demo\n  varal demo --sabotage early-ack\n  varal demo --url amqp://guest:guest@localhost:5672/ --json\n  varal demo --url redis://localhost:6379",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
@@ -111,8 +111,11 @@ func (s *session) printAccount(r *demo.Report) error {
 	if err := s.table(s.out, rows, func(col int) bool { return col > 1 }, colour); err != nil {
 		return err
 	}
-	where := strings.TrimSuffix(r.Broker, ":")
-	verdict := s.paint(green, fmt.Sprintf("%d tickets on %s in %.1f s: nothing lost, nothing out of order", r.Published, where, r.Seconds))
+	where, order := strings.TrimSuffix(r.Broker, ":"), "nothing out of order"
+	if len(r.Shapes) > 0 && r.Shapes[0].OutOfOrder < 0 {
+		order = "no order promised"
+	}
+	verdict := s.paint(green, fmt.Sprintf("%d tickets on %s in %.1f s: nothing lost, %s", r.Published, where, r.Seconds, order))
 	if !r.Clean() {
 		verdict = s.paint(red, fmt.Sprintf("%d tickets on %s in %.1f s: %d lost, %d out of order", r.Published, where, r.Seconds, r.Lost, r.OutOfOrder))
 	}

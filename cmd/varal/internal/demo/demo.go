@@ -26,7 +26,7 @@ var (
 	tickets = core.Queue("tickets").Keyed(partitions)
 	dlq     = core.Queue("tickets.dlq")
 	pizzas  = core.Topic("pizzas")
-	diary   = core.Stream("diary")
+	diary   = core.Stream("diary").Keyed(1) // a page after the other, on every broker
 )
 
 // Options of a run.
@@ -43,6 +43,8 @@ type Options struct {
 	Patience time.Duration
 	// Logger of the clients. nil = none.
 	Logger *slog.Logger
+	// Wrap is put around each driver, for tests. nil = nothing.
+	Wrap func(driver.Driver) driver.Driver
 	// Watch is called a few times a second with the state of the run. nil = nobody.
 	Watch func(Progress)
 }
@@ -73,6 +75,8 @@ func (r *Report) Clean() bool { return r.Lost == 0 && r.OutOfOrder == 0 }
 type run struct {
 	o      Options
 	prefix string
+	queue  core.Destination // of the tickets
+	pages  core.Destination // of the diary
 	ledger *ledger
 	house  *core.Client // billing, screen, dead letters, diary
 	notes  []string
@@ -89,7 +93,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	name := "demo-" + strings.ToLower(rand.Text()[:8])
 	broker := adapters.Redact(o.Broker.URL)
-	r := &run{o: o, prefix: name + "-", ledger: newLedger(tables, o.Messages), crash: newCrash(o.Messages)}
+	r := &run{o: o, prefix: name + "-", queue: tickets, pages: diary, ledger: newLedger(tables, o.Messages), crash: newCrash(o.Messages)}
 	if u := r.o.Broker.URL; u == "memory:" || strings.HasPrefix(u, "memory:?") {
 		// Several clients share one broker, as they do elsewhere.
 		r.o.Broker.URL = "memory:" + name + strings.TrimPrefix(u, "memory:")
@@ -110,6 +114,7 @@ func (r *run) evening(ctx context.Context) (err error) {
 		return err
 	}
 	r.closes = append(r.closes, r.deleteAll)
+	r.queue, r.pages = r.possible(tickets), r.possible(diary)
 	if err := r.openHouse(ctx); err != nil {
 		return err
 	}
@@ -139,6 +144,21 @@ func (r *run) evening(ctx context.Context) (err error) {
 	return r.replay(ctx)
 }
 
+// ordered tells whether a destination keeps the order of a key on this broker.
+func (r *run) ordered(of core.Destination) bool {
+	return r.house.Capabilities(of).Order != driver.NoOrder
+}
+
+// possible is a keyed destination, or where this broker refuses it the same without order.
+func (r *run) possible(keyed core.Destination) core.Destination {
+	if r.ordered(keyed) {
+		return keyed
+	}
+	r.notes = append(r.notes, fmt.Sprintf("this broker refuses a keyed %s (%v): %s goes on without, and no order is counted there", keyed.Shape, core.NeedOrdered, keyed.Name))
+	keyed.Partitions = 0
+	return keyed
+}
+
 // open connects one more client.
 func (r *run) open(ctx context.Context) (*core.Client, error) {
 	d, err := adapters.OpenDriver(ctx, r.o.Broker)
@@ -147,6 +167,9 @@ func (r *run) open(ctx context.Context) (*core.Client, error) {
 	}
 	if d, err = sabotage(d, r.o.Sabotage, r.prefix+tickets.Name); err != nil {
 		return nil, err
+	}
+	if r.o.Wrap != nil {
+		d = r.o.Wrap(d)
 	}
 	c := core.NewClient(d, core.Options{Prefix: r.prefix, Provision: core.ProvisionCreate, Logger: r.o.Logger})
 	r.closes = append(r.closes, c.Close)
@@ -176,7 +199,7 @@ func (r *run) deleteAll(ctx context.Context) error {
 		}
 	}
 	var errs []error
-	for _, d := range []core.Destination{tickets, dlq, pizzas, diary} {
+	for _, d := range []core.Destination{r.queue, dlq, pizzas, r.pages} {
 		d.Name = r.prefix + d.Name
 		for _, g := range r.groups() {
 			if g.from == d.Name {
@@ -223,7 +246,7 @@ func (r *run) sell(ctx context.Context, counter *core.Client) error {
 			t := ticket{Table: table, Seq: seq[table], Pizza: menu[(table+seq[table])%len(menu)]}
 			batch, on = append(batch, t.message()), append(on, t)
 		}
-		if err := counter.Publish(ctx, tickets, batch...); err != nil {
+		if err := counter.Publish(ctx, r.queue, batch...); err != nil {
 			return fmt.Errorf("publish tickets: %w", err)
 		}
 		for _, t := range on {
@@ -279,10 +302,9 @@ func (r *run) await(ctx context.Context, sold <-chan error, kitchen *kitchen) er
 }
 
 func (r *run) report() *Report {
-	ordered := r.house.Capabilities(diary).Order != driver.NoOrder
 	out := &Report{
 		Seed: r.o.Seed, Sabotage: r.o.Sabotage, WalkedOut: r.crash.fired.Load(),
-		Notes: r.notes, Shapes: r.ledger.rows(ordered),
+		Notes: r.notes, Shapes: r.ledger.rows(r.ordered(r.queue), r.ordered(r.pages)),
 	}
 	for i, row := range out.Shapes {
 		out.Lost += row.Lost

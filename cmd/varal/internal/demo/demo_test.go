@@ -12,6 +12,7 @@ import (
 
 	"github.com/varal-go/varal/adapters"
 	"github.com/varal-go/varal/cmd/varal/internal/demo"
+	"github.com/varal-go/varal/core/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -86,6 +87,46 @@ func TestSabotage(t *testing.T) {
 	}
 }
 
+// unkeyed is a broker without order per key.
+type unkeyed struct{ driver.Driver }
+
+func (u unkeyed) Capabilities(of driver.Destination) driver.Capabilities {
+	if of.Partitions > 0 {
+		return driver.Capabilities{}
+	}
+	c := u.Driver.Capabilities(of)
+	c.Order = driver.NoOrder
+	return c
+}
+
+func (u unkeyed) Publish(ctx context.Context, to driver.Destination, batch []*driver.Message) error {
+	if to.Partitions > 0 {
+		return driver.Errorf("publish", driver.Unsupported, "ordered")
+	}
+	return u.Driver.Publish(ctx, to, batch)
+}
+
+// TestWithoutOrder: where keyed queues are refused the evening goes on without, and says so.
+func TestWithoutOrder(t *testing.T) {
+	t.Parallel()
+	r, err := demo.Run(t.Context(), demo.Options{
+		Broker: adapters.Config{URL: "memory:"}, Messages: 900, Seed: 7, Patience: time.Second,
+		Wrap: func(d driver.Driver) driver.Driver { return unkeyed{d} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	honest(t, r, 900)
+	for _, row := range r.Shapes {
+		if row.OutOfOrder != -1 {
+			t.Errorf("%s %s: an order is counted that nobody promised: %+v", row.Shape, row.Name, row)
+		}
+	}
+	if len(r.Notes) != 2 || !strings.Contains(r.Notes[0], "keyed queue (ordered)") || !strings.Contains(r.Notes[1], "keyed stream (ordered)") {
+		t.Errorf("notes: %q", r.Notes)
+	}
+}
+
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -107,7 +148,7 @@ func TestCancelled(t *testing.T) {
 // TestRealBrokers runs the same evening where a broker is there.
 func TestRealBrokers(t *testing.T) {
 	t.Parallel()
-	for _, b := range []struct{ broker, env string }{{"kafka", "VARAL_KAFKA_URL"}, {"rabbitmq", "VARAL_RABBITMQ_URL"}} {
+	for _, b := range []struct{ broker, env string }{{"kafka", "VARAL_KAFKA_URL"}, {"rabbitmq", "VARAL_RABBITMQ_URL"}, {"redis", "VARAL_REDIS_URL"}} {
 		t.Run(b.broker, func(t *testing.T) {
 			url := os.Getenv(b.env)
 			if url == "" {

@@ -13,7 +13,10 @@ import (
 	"github.com/varal-go/varal/middleware"
 )
 
-const cooks = 3
+const (
+	cooks  = 3
+	atOnce = 16 // handlers of a cook
+)
 
 // kitchen is the cooks, each with a client of its own, as separate services would be.
 type kitchen struct {
@@ -25,7 +28,11 @@ type kitchen struct {
 // openKitchen starts the cooks.
 func (r *run) openKitchen(ctx context.Context) (*kitchen, error) {
 	k := &kitchen{}
-	sub := core.Subscription{From: tickets, Group: r.prefix + "kitchen", Name: "kitchen", Start: core.Position{Kind: core.Earliest}}
+	order := middleware.SessionOrder(atOnce)
+	if !r.ordered(r.queue) {
+		order = middleware.Concurrency(atOnce)
+	}
+	sub := core.Subscription{From: r.queue, Group: r.prefix + "kitchen", Name: "kitchen", Start: core.Position{Kind: core.Earliest}}
 	for i := range cooks {
 		c, err := r.open(ctx)
 		if err != nil {
@@ -34,7 +41,7 @@ func (r *run) openKitchen(ctx context.Context) (*kitchen, error) {
 		cctx, cancel := context.WithCancel(ctx)
 		k.stop[i] = cancel
 		k.cooks[i], err = c.Start(cctx, sub, r.cook(i),
-			middleware.SessionOrder(16),
+			order,
 			middleware.Prefetch(256),
 			middleware.Retry(middleware.Exponential{Base: 5 * time.Millisecond, Cap: 50 * time.Millisecond, Attempts: 5}),
 			middleware.DeadLetter(dlq),
@@ -124,7 +131,7 @@ func (r *run) cook(i int) core.Handler {
 			return errOven
 		}
 		d.Publish(pizzas, t.message())
-		d.Publish(diary, t.message())
+		d.Publish(r.pages, t.message())
 		r.ledger.finish(t)
 		return nil
 	}
@@ -168,7 +175,7 @@ func reader(note func(ticket)) core.Handler {
 func (r *run) replay(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	sub := core.Subscription{From: diary, Name: "diary", Start: core.Position{Kind: core.Earliest}}
+	sub := core.Subscription{From: r.pages, Name: "diary", Start: core.Position{Kind: core.Earliest}}
 	c, err := r.house.Start(ctx, sub, reader(r.ledger.wrote), middleware.Concurrency(1))
 	if err != nil {
 		return err

@@ -166,8 +166,8 @@ type Row struct {
 	Lost       int `json:"lost"`
 }
 
-// rows judges every ticket. diaryOrdered tells whether the diary promises order.
-func (l *ledger) rows(diaryOrdered bool) []Row {
+// rows judges every ticket. Whether the tickets and the diary promise order is told.
+func (l *ledger) rows(ticketsOrdered, diaryOrdered bool) []Row {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	tickets := Row{Shape: "queue", Name: "tickets", Retried: l.retried}
@@ -187,6 +187,9 @@ func (l *ledger) rows(diaryOrdered bool) []Row {
 			follow(&screen, r.done > 0, r.screen)
 			follow(&diary, r.done > 0, r.diary)
 		}
+	}
+	if !ticketsOrdered {
+		tickets.OutOfOrder = -1
 	}
 	return []Row{tickets, dead, billing, screen, diary}
 }

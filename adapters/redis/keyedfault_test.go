@@ -1,0 +1,295 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/varal-go/varal/adapters/redis"
+	"github.com/varal-go/varal/core/driver"
+)
+
+// ice is a network that can freeze: what is written then is accepted and arrives when it
+// thaws, as the packets of a stopped machine do, even if the client has given the
+// connection up. Nothing is read meanwhile.
+type ice struct {
+	mu     sync.Mutex
+	frozen bool
+	conns  []*iceConn
+}
+
+type iceConn struct {
+	net.Conn
+	on     *ice
+	late   []byte // guarded by on.mu
+	closed bool   // guarded by on.mu: closed while frozen
+}
+
+func (i *ice) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	i.mu.Lock()
+	frozen := i.frozen
+	i.mu.Unlock()
+	if frozen {
+		return nil, errors.New("frozen by the test")
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c := &iceConn{Conn: conn, on: i}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.conns = append(i.conns, c)
+	return c, nil
+}
+
+func (c *iceConn) Write(b []byte) (int, error) {
+	c.on.mu.Lock()
+	defer c.on.mu.Unlock()
+	if c.on.frozen {
+		c.late = append(c.late, b...)
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *iceConn) Close() error {
+	c.on.mu.Lock()
+	defer c.on.mu.Unlock()
+	if c.on.frozen {
+		c.closed = true
+		return c.SetReadDeadline(time.Now()) // ends its reader
+	}
+	return c.Conn.Close()
+}
+
+func (i *ice) freeze() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.frozen = true
+}
+
+// thaw delivers what was written, and returns how much that was.
+func (i *ice) thaw() (late int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.frozen = false
+	for _, c := range i.conns {
+		_ = c.SetWriteDeadline(time.Time{})
+		n, _ := c.Conn.Write(c.late)
+		if late += n; c.closed {
+			// Half of it, so that the server reads what has just been written.
+			_ = c.Conn.(*net.TCPConn).CloseWrite()
+		}
+		c.late = nil
+	}
+	return late
+}
+
+func TestKeyedFrozenOwnerCanDoNothingAfterItsLease(t *testing.T) {
+	t.Parallel()
+	to := freshKeyed(t, driver.Queue, 1)
+	var net ice
+	da := open(t, func(c *redis.Config) { c.Dial, c.Timeout = net.dial, 300*time.Millisecond })
+	db := open(t)
+	a := rawMember(t, da, driver.Subscription{From: to})
+	oneKey(t, db, to, "k", 0, 6)
+	got := receive(t, a.c, 3)
+	first := a.own["0"]
+	net.freeze()
+	// Both are on their way when the owner freezes, and arrive after its lease.
+	_ = settle(a.c, driver.Settlement{Disposition: driver.Ack}, got[0])
+	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
+	defer cancel()
+	if late, err := a.c.Receive(ctx, demand(1)); err == nil {
+		t.Fatalf("%d messages from a frozen network", len(late))
+	}
+	began := time.Now()
+	b := rawMember(t, db, driver.Subscription{From: to})
+	again := receive(t, b.c, 3)
+	if took := time.Since(began); took > lease+time.Second {
+		t.Errorf("taken over after %v, the lease is %v", took, lease)
+	}
+	inOrder(t, "the heir", again, 2, 0, 1, 2)
+	eventually(t, "the frozen owner to see by its own clock that it is none", time.Second, a.owns(0))
+	if !slices.Equal(a.ends, []bool{true}) {
+		t.Errorf("its Revoke said %v, want that ownership is over already", a.ends)
+	}
+	if late := net.thaw(); late == 0 {
+		t.Error("nothing was on its way: this test shows little")
+	}
+	time.Sleep(100 * time.Millisecond) // what arrives late takes its time
+	if s := stats(t, db, to); s.InFlight != 3 || s.Ready != 3 {
+		t.Errorf("after the thaw %+v, want 3 out with the heir and 3 ready", s)
+	}
+	for _, what := range []driver.Disposition{driver.Ack, driver.Nack, driver.Return} {
+		if err := settle(a.c, driver.Settlement{Disposition: what}, got[1]); driver.ClassOf(driver.ResultAt(err, 0)) != driver.LeaseLost {
+			t.Errorf("the old owner's %v ended with %v", what, err)
+		}
+	}
+	mustSettle(t, b.c, driver.Ack, again...)
+	inOrder(t, "the heir", receive(t, b.c, 3), 1, 3, 4, 5)
+	if b.own["0"].Fence <= first.Fence {
+		t.Errorf("fence %d after %d", b.own["0"].Fence, first.Fence)
+	}
+}
+
+// While a Revoke is in progress the shard stays ours, and so do the others; the last
+// Settle in it counts, and only then the next owner gets it.
+func TestKeyedLeaseIsRenewedDuringARevoke(t *testing.T) {
+	t.Parallel()
+	d, to := open(t), freshKeyed(t, driver.Queue, 4)
+	a := rawMember(t, d, driver.Subscription{From: to})
+	keys := keysOf(40)
+	for _, k := range keys {
+		oneKey(t, d, to, k, 0, 1)
+	}
+	eventually(t, "a has all", 5*time.Second, a.owns(4))
+	got := receive(t, a.c, 40)
+	release := make(chan struct{})
+	a.mu.Lock()
+	a.hold = func(ctx context.Context) {
+		if ctx.Err() != nil {
+			t.Error("a Revoke of what is ours began with an ended ctx")
+		}
+		<-release
+	}
+	a.mu.Unlock()
+	b := rawMember(t, d, driver.Subscription{From: to})
+	time.Sleep(3 * lease) // the drain: longer than any lease that nobody renews
+	if !b.owns(0)() {
+		t.Fatal("the next owner did not wait for the Revoke")
+	}
+	mustSettle(t, a.c, driver.Ack, got...)
+	close(release)
+	eventually(t, "two each", 3*time.Second, func() bool { return a.owns(2)() && b.owns(2)() })
+	quiet(t, b.c, 200*time.Millisecond)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.opened != 4 || len(a.ends) != 2 {
+		t.Errorf("the first member had %d assignments and %d revokes, want 4 and 2", a.opened, len(a.ends))
+	}
+}
+
+func TestKeyedCutIsSurvivedWithinTheLease(t *testing.T) {
+	t.Parallel()
+	var net cutter
+	to := freshKeyed(t, driver.Queue, 4)
+	d := open(t, func(c *redis.Config) { c.Dial, c.Lease = net.dial, 3*time.Second })
+	m := rawMember(t, d, driver.Subscription{From: to})
+	eventually(t, "all shards", 5*time.Second, m.owns(4))
+	oneKey(t, d, to, "k", 0, 3)
+	got := receive(t, m.c, 2)
+	net.cut(true)
+	eventually(t, "word of the outage", 5*time.Second, func() bool { return m.gone.of(driver.Disconnected) == 1 })
+	net.cut(false)
+	inOrder(t, "after the cut", receive(t, m.c, 1), 1, 2)
+	mustSettle(t, m.c, driver.Ack, got...)
+	if m.opened != 4 || len(m.ends) != 0 {
+		t.Errorf("%d assignments, %d revokes: the cut cost the shards", m.opened, len(m.ends))
+	}
+}
+
+func TestKeyedShardThatVanishedIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	d, cl, to := open(t), raw(t), freshKeyed(t, driver.Topic, 1, "g")
+	m := rawMember(t, d, driver.Subscription{From: to, Group: "g"})
+	oneKey(t, d, to, "k", 0, 2)
+	got := receive(t, m.c, 1)
+	before := m.own["0"]
+	for what, harm := range map[string]func(){
+		"the stream":   func() { cl.Del(context.Background(), "varal:{"+to.Name+"/0}:shard") },
+		"the group":    func() { cl.XGroupDestroy(context.Background(), "varal:{"+to.Name+"/0}:shard", "g") },
+		"all its keys": func() { flush(t, to.Name) },
+	} {
+		gone := m.gone.of(driver.Gone)
+		harm()
+		eventually(t, what+" made anew", 5*time.Second, func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.own["0"].Fence > before.Fence && m.gone.of(driver.Gone) > gone
+		})
+		before = m.own["0"]
+		if err := settle(m.c, driver.Settlement{Disposition: driver.Ack}, got...); driver.ClassOf(driver.ResultAt(err, 0)) != driver.LeaseLost {
+			t.Errorf("%s: a receipt of before ended with %v", what, err)
+		}
+		oneKey(t, d, to, "k", 10, 12)
+		ctx := within(t, 10*time.Second)
+		for last := -1; last != 11; {
+			rs, err := m.c.Receive(ctx, demand(5))
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			for _, r := range rs {
+				if last, got = number(r.ID), rs; r.Receipt.Epoch != before.Epoch {
+					t.Errorf("%s: epoch %d, want %d", what, r.Receipt.Epoch, before.Epoch)
+				}
+			}
+		}
+	}
+}
+
+// flush deletes every key of a destination, as FLUSHALL does to all.
+func flush(t *testing.T, name string) {
+	t.Helper()
+	cl, ctx := raw(t), within(t, 10*time.Second)
+	for it := cl.Scan(ctx, 0, "varal:{"+name+"*", 1000).Iterator(); it.Next(ctx); {
+		cl.Del(ctx, it.Val())
+	}
+}
+
+func TestKeyedConsumersEndWhenTheirSourceIsDeleted(t *testing.T) {
+	t.Parallel()
+	d, to := open(t), freshKeyed(t, driver.Queue, 3)
+	c := subscribe(t, d, driver.Subscription{From: to})
+	oneKey(t, d, to, "k", 0, 1)
+	receive(t, c, 1)
+	if _, err := d.Admin().Apply(within(t, 5*time.Second), []driver.Resource{{Destination: to}}, driver.Delete); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Receive(within(t, 5*time.Second), demand(1)); !errors.Is(err, driver.NotFound) {
+		t.Errorf("Receive ended with %v", err)
+	}
+	if keys := raw(t).Keys(context.Background(), "varal:{"+to.Name+"*").Val(); len(keys) != 2 { // tombstone; the members until they leave
+		t.Errorf("%v are left", keys)
+	}
+}
+
+// counted counts what is sent.
+type counted struct {
+	net.Conn
+	add func()
+}
+
+func (c counted) Write(b []byte) (int, error) { c.add(); return c.Conn.Write(b) }
+
+// A member that waits asks the server a few times a second, however many shards it has.
+func TestKeyedIdleCostDoesNotGrowWithTheShards(t *testing.T) {
+	t.Parallel()
+	to := freshKeyed(t, driver.Queue, 64)
+	var mu sync.Mutex
+	sent := 0
+	d := open(t, func(c *redis.Config) {
+		c.Lease = 6 * time.Second
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			return counted{conn, func() { mu.Lock(); sent++; mu.Unlock() }}, err
+		}
+	})
+	m := rawMember(t, d, driver.Subscription{From: to})
+	eventually(t, "all shards", 5*time.Second, m.owns(64))
+	quiet(t, m.c, 500*time.Millisecond) // reads all shards once
+	mu.Lock()
+	sent = 0
+	mu.Unlock()
+	quiet(t, m.c, 4*time.Second)
+	mu.Lock()
+	defer mu.Unlock()
+	if sent > 6*4 { // a read that waits and a round of the owner each second, with room for their pieces
+		t.Errorf("%d writes in 4 s", sent)
+	}
+}
