@@ -40,6 +40,8 @@ var (
 	releaseText string
 	//go:embed lua/shard_read.lua
 	shardReadText string
+	//go:embed lua/shard_recover.lua
+	recoverText string
 	//go:embed lua/shard_settle.lua
 	shardSettleText string
 	//go:embed lua/shard_seek.lua
@@ -57,6 +59,7 @@ var (
 	peekScript        = goredis.NewScript(shardText + peekText)
 	renewScript       = goredis.NewScript(shardText + renewText)
 	releaseScript     = goredis.NewScript(shardText + releaseText)
+	recoverScript     = goredis.NewScript(shardText + recoverText)
 	shardReadScript   = goredis.NewScript(shardText + shardReadText)
 	shardSettleScript = goredis.NewScript(shardText + shardSettleText)
 	shardSeekScript   = goredis.NewScript(shardText + shardSeekText)
