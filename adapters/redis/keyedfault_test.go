@@ -100,16 +100,21 @@ func TestKeyedFrozenOwnerCanDoNothingAfterItsLease(t *testing.T) {
 	t.Parallel()
 	to := freshKeyed(t, driver.Queue, 1)
 	var net ice
-	da := open(t, func(c *redis.Config) { c.Dial, c.Timeout = net.dial, 300*time.Millisecond })
+	da := open(t, func(c *redis.Config) { c.Dial = net.dial })
 	db := open(t)
 	a := rawMember(t, da, driver.Subscription{From: to})
 	oneKey(t, db, to, "k", 0, 6)
 	got := receive(t, a.c, 3)
 	first := a.own["0"]
 	net.freeze(true)
+	stopped := time.Now()
 	// Both are on their way when the owner freezes, and arrive after its lease.
-	_ = settle(a.c, driver.Settlement{Disposition: driver.Ack}, got[0])
-	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if err := a.c.Settle(ctx, []driver.Settlement{{Receipt: got[0].Receipt, Disposition: driver.Ack}}); err == nil {
+		t.Fatal("a settlement over a frozen network")
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	if late, err := a.c.Receive(ctx, demand(1)); err == nil {
 		t.Fatalf("%d messages from a frozen network", len(late))
@@ -124,6 +129,9 @@ func TestKeyedFrozenOwnerCanDoNothingAfterItsLease(t *testing.T) {
 	eventually(t, "the frozen owner to see by its own clock that it is none", time.Second, a.owns(0))
 	if !slices.Equal(a.ends, []bool{true}) {
 		t.Errorf("its Revoke said %v, want that ownership is over already", a.ends)
+	}
+	if took := a.at[0].Sub(stopped); took > lease+150*time.Millisecond {
+		t.Errorf("it saw that %v after the freeze, the lease is %v", took, lease)
 	}
 	if late := net.thaw(); late == 0 {
 		t.Error("nothing was on its way: this test shows little")

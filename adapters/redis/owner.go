@@ -146,10 +146,10 @@ func (c *keyed) soon(d time.Duration) time.Duration {
 	return max(d, time.Millisecond)
 }
 
-// bound is how long a request of the owner may take: a lease that ends meanwhile must be
-// seen when it does.
+// bound is how long a request of the owner may take: not past the end of a lease, which
+// must be seen when it comes.
 func (c *keyed) bound() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), min(c.b.cfg.Timeout, c.b.cfg.Lease/3))
+	return context.WithTimeout(context.Background(), c.soon(min(c.b.cfg.Timeout, c.b.cfg.Lease/3)))
 }
 
 // beat sends the heartbeat and renews what we have, also while it is revoked.
