@@ -6,7 +6,7 @@
 // All keys of a destination carry one hash tag, {name}, after Config.Namespace:
 //
 //	varal:{name}:s           stream, the log
-//	varal:{name}:meta        hash: shape and layout version
+//	varal:{name}:meta        hash: shape, layout version, retention
 //	varal:{name}:z           sorted set: published with a Delay
 //	varal:{name}:r:<group>   stream: what the group failed and gets again
 //	varal:{name}:z:<group>   sorted set: what the group gets again later
@@ -96,6 +96,14 @@
 // noeviction. With appendfsync everysec a crash of the machine may take the last second
 // with it. Replicas are not waited for.
 //
+// # Retention
+//
+// A stream keeps everything, and a topic what one of its groups has not done with, even if
+// nobody consumes that group. The option retention of the Resource (a duration, "72h") trims
+// what is older, read or not, with the publishes that come later: by the server's clock, in
+// nodes of 100 entries or 4 KiB. What a group had out of it is reported as Gone when it comes
+// to it; what nobody had read is passed over in silence. A flush takes the option along.
+//
 // # What comes after a flush
 //
 // A stream or group that vanished is made anew by its consumer, at the start that the
@@ -113,10 +121,8 @@
 //   - The number of partitions cannot be changed.
 //   - No Cluster (the keys are ready for it; the wait of a keyed consumer would have to be
 //     split by slot) and no Sentinel: Open refuses both by name.
-//   - No retention of streams, and nothing is trimmed of a topic without groups or beside a
-//     group that nobody consumes any more: both grow.
-//   - The name of a consumer whose process was killed stays in its group (not on keyed
-//     destinations).
+//   - Without the option retention nothing is trimmed of a stream, of a topic without groups,
+//     or of one beside a group that nobody consumes any more: they grow. Delete such a group.
 //   - A Temporary group whose process was killed stays until it is deleted.
 //   - A delayed message may come up to 100 ms late, the first in a minute up to 1 s.
 //   - A position that retention or a trim took away reads on from what is left, without

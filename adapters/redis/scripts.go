@@ -24,6 +24,8 @@ var (
 	leaveText string
 	//go:embed lua/seek.lua
 	seekText string
+	//go:embed lua/tidy.lua
+	tidyText string
 	//go:embed lua/stream.lua
 	streamText string
 	//go:embed lua/beat.lua
@@ -53,6 +55,7 @@ var (
 	leaveScript   = goredis.NewScript(leaveText)
 	seekScript    = goredis.NewScript(seekText)
 
+	tidyScript        = goredis.NewScript(tidyText)
 	streamScript      = goredis.NewScript(streamText)
 	beatScript        = goredis.NewScript(beatText)
 	claimScript       = goredis.NewScript(shardText + claimText)
