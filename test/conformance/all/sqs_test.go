@@ -1,0 +1,64 @@
+package all_test
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/varal-go/varal/adapters/aws"
+	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/test/conformance"
+)
+
+// sqsLease is short, so that the cases about leases end soon. SQS counts whole seconds.
+const sqsLease = 2 * time.Second
+
+func init() {
+	children["sqs"] = func(ctx context.Context) (driver.Driver, error) { return openSQS(ctx, nil) }
+}
+
+func sqsConfig(endpoint string) aws.Config {
+	return aws.Config{
+		Region: "us-east-1", Endpoint: endpoint, AccessKeyID: "test", SecretAccessKey: "test",
+		Lease: sqsLease, Wait: time.Second, Timeout: 2 * time.Second, ConnectTimeout: 2 * time.Second,
+	}
+}
+
+func openSQS(ctx context.Context, dial dialer) (driver.Driver, error) {
+	c := sqsConfig(os.Getenv("VARAL_SQS_URL"))
+	c.Dial = dial
+	return aws.Open(ctx, c)
+}
+
+// sqsDeviations are the cases in which an emulator is not what AWS is, by the name of its
+// product, with the reason. A case that is not listed must pass.
+var sqsDeviations = map[string]map[string]string{
+	"ministack": {
+		"C53": "a wrong secret: the emulator checks none",
+	},
+}
+
+// TestSQS runs the suite on SQS queues and SNS topics.
+func TestSQS(t *testing.T) {
+	raw := brokerURL(t, "VARAL_SQS_URL", "sqs")
+	if _, err := url.Parse(raw); err != nil {
+		t.Fatal(err)
+	}
+	h := overTCP(t, openSQS)
+	product := or(os.Getenv("VARAL_SQS_PRODUCT"), "ministack")
+	h.Name, h.Broker, h.Real = "sqs", product+" "+or(os.Getenv("VARAL_SQS_VERSION"), "1.5"), true
+	h.Lease, h.Tolerance, h.ReturnsCount = sqsLease, 1500*time.Millisecond, true
+	h.Spawn, h.Restart = respawn("sqs"), restarter("sqs")
+	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
+		return aws.Open(ctx, sqsConfig("http://127.0.0.1:1"))
+	}
+	h.AllowNotExercised = map[string]string{}
+	for id, why := range sqsDeviations[product] {
+		h.AllowNotExercised[id] = why
+	}
+	mayRestart(&h)
+	h.SecondTry = true
+	conformance.Run(t, h)
+}
