@@ -57,6 +57,10 @@ type Harness struct {
 	// ReturnsCount: the broker counts a message that was given back untried as a hand-out,
 	// and no adapter can keep it from doing so.
 	ReturnsCount bool
+	// StopCounts: a request for messages that is open when a consumer stops cannot be taken
+	// back. What it is handed goes back untried, and the broker has counted it: a stop may
+	// cost a message one attempt, and never gives it one more.
+	StopCounts bool
 	// Tolerance is how late the broker and this machine may be. 0 = 1 s.
 	Tolerance time.Duration
 	// Patience bounds every wait for something that must happen. 0 = 15 s + 10 ×

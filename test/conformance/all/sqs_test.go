@@ -49,7 +49,9 @@ func TestSQS(t *testing.T) {
 	h := overTCP(t, openSQS)
 	product := or(os.Getenv("VARAL_SQS_PRODUCT"), "ministack")
 	h.Name, h.Broker, h.Real = "sqs", product+" "+or(os.Getenv("VARAL_SQS_VERSION"), "1.5"), true
-	h.Lease, h.Tolerance, h.ReturnsCount = sqsLease, 1500*time.Millisecond, true
+	h.Lease, h.Tolerance = sqsLease, 1500*time.Millisecond
+	h.ReturnsCount, h.StopCounts = true, true
+	h.Parallel = 3 // the emulator is one process with one thread
 	h.Spawn, h.Restart = respawn("sqs"), restarter("sqs")
 	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
 		return aws.Open(ctx, sqsConfig("http://127.0.0.1:1"))
