@@ -205,3 +205,9 @@ func idsOf(batch []*driver.Message) (out []string) {
 	}
 	return out
 }
+
+// openAttributes opens a driver that sends headers as attributes.
+func openAttributes(t *testing.T, names ...string) driver.Driver {
+	t.Helper()
+	return open(t, func(c *aws.Config) { c.Attributes = names })
+}

@@ -13,8 +13,8 @@ import (
 	"github.com/varal-go/varal/core/driver"
 )
 
-// Subscribe implements driver.Driver. The queue of a topic's group must exist, unless the
-// group is Temporary.
+// Subscribe implements driver.Driver. The queue of a topic's group, and its subscription,
+// are made if they are missing, which takes the rights to.
 func (b *broker) Subscribe(ctx context.Context, sub driver.Subscription) (driver.Consumer, error) {
 	op := "subscribe " + sub.From.String()
 	if b.isClosed() {
@@ -26,13 +26,12 @@ func (b *broker) Subscribe(ctx context.Context, sub driver.Subscription) (driver
 	if err := checkGroup(op, &sub); err != nil {
 		return nil, err
 	}
-	if sub.Temporary {
-		group := driver.Resource{Destination: sub.From.ForGroup(sub.Group)}
-		if _, err := (admin{b}).Apply(ctx, []driver.Resource{group}, driver.Create); err != nil {
-			return nil, err
+	url, lease, err := b.source(ctx, op, sub)
+	if driver.ClassOf(err) == driver.NotFound && sub.From.Shape == driver.Topic {
+		if err = b.makeGroup(ctx, op, sub); err == nil {
+			url, lease, err = b.source(ctx, op, sub)
 		}
 	}
-	url, lease, err := b.source(ctx, op, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -46,6 +45,24 @@ func (b *broker) Subscribe(ctx context.Context, sub driver.Subscription) (driver
 		sub.Assigned(driver.Assignment{Epoch: epoch})
 	}
 	return c, nil
+}
+
+// makeGroup makes the queue of a group, not its topic.
+func (b *broker) makeGroup(ctx context.Context, op string, sub driver.Subscription) error {
+	name, err := b.cfg.topicName(op, sub.From)
+	if err != nil {
+		return err
+	}
+	b.forget("topic", name)
+	arn, err := b.topicARN(ctx, op, name)
+	if err == nil && b.cfg.AccountID != "" {
+		_, err = admin{b}.topicAttributes(ctx, op, arn)
+	}
+	if err != nil {
+		return missing(op, "topic", name, err)
+	}
+	_, err = admin{b}.Apply(ctx, []driver.Resource{{Destination: sub.From.ForGroup(sub.Group)}}, driver.Create)
+	return err
 }
 
 // source finds the queue of a subscription and the lease of its deliveries.
