@@ -126,18 +126,18 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 func (c *Config) checkEndpoints() error {
-	for field, raw := range map[string]string{"Endpoint": c.Endpoint, "SNSEndpoint": c.SNSEndpoint} {
+	for field, raw := range map[string]string{"Config.Endpoint": c.Endpoint, "Config.SNSEndpoint": c.SNSEndpoint} {
 		if raw == "" {
 			continue
 		}
 		u, err := url.Parse(raw)
 		switch {
 		case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-			return fmt.Errorf("Config.%s: want http://host:port or https://host", field)
+			return fmt.Errorf("%s: want http://host:port or https://host", field)
 		case u.User != nil:
-			return fmt.Errorf("Config.%s: no user and password here, use AccessKeyID and SecretAccessKey", field)
+			return fmt.Errorf("%s: no user and password here, use AccessKeyID and SecretAccessKey", field)
 		case u.Scheme == "http" && !c.AllowInsecure && !loopback(u.Hostname()):
-			return fmt.Errorf("Config.%s: messages would travel unencrypted to %s: write https://, or add allow_insecure=true to the URL (Config.AllowInsecure)", field, u.Hostname())
+			return fmt.Errorf("%s: messages would travel unencrypted to %s: write https://, or add allow_insecure=true to the URL (Config.AllowInsecure)", field, u.Hostname())
 		}
 	}
 	return nil
@@ -190,7 +190,7 @@ func (c *Config) checkSizes() error {
 	}
 	for _, name := range c.Attributes {
 		if !legalAttribute(name) || strings.HasPrefix(name, driver.HeaderPrefix) {
-			return errors.New("Config.Attributes: a name has letters, digits, -, _ and single dots inside, and does not begin with varal-, AWS. or Amazon.")
+			return errors.New("Config.Attributes: a name has letters, digits, -, _ and single dots inside, and does not begin with varal-, AWS. or Amazon")
 		}
 	}
 	return nil

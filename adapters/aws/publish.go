@@ -70,12 +70,12 @@ func (b *broker) senderOf(ctx context.Context, op string, to driver.Destination)
 	return b.sender(url, func() *sender { return b.queueSender(op, url, isFIFO(to)) }), name, nil
 }
 
-func (b *broker) sender(place string, make func() *sender) *sender {
+func (b *broker) sender(place string, open func() *sender) *sender {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s, ok := b.senders[place]
 	if !ok {
-		s = make()
+		s = open()
 		b.senders[place] = s
 	}
 	return s

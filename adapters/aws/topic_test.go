@@ -1,6 +1,7 @@
 package aws_test
 
 import (
+	"bytes"
 	"slices"
 	"sync"
 	"testing"
@@ -30,7 +31,7 @@ func TestTopicReachesEveryGroup(t *testing.T) {
 			}
 			slices.SortFunc(got, func(a, b driver.Received) int { return slices.Compare([]byte(a.ID), []byte(b.ID)) })
 			for i, m := range got {
-				if m.ID != want[i].ID || m.Key != want[i].Key || string(m.Body) != string(want[i].Body) || !slices.Equal(m.Headers, want[i].Headers) {
+				if m.ID != want[i].ID || m.Key != want[i].Key || !bytes.Equal(m.Body, want[i].Body) || !slices.Equal(m.Headers, want[i].Headers) {
 					t.Errorf("group %s: sent %+v, got %+v", g, want[i], m.Message)
 				}
 			}

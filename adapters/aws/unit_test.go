@@ -288,8 +288,12 @@ func TestPollsFollowTheLoad(t *testing.T) {
 func TestWaitLeavesALease(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][3]time.Duration{
-		{0, 30 * time.Second, 20 * time.Second}, {0, 12 * time.Hour, 20 * time.Second}, {0, 3 * time.Second, 2 * time.Second},
-		{0, time.Second, time.Second}, {5 * time.Second, 30 * time.Second, 5 * time.Second}, {20 * time.Second, 6 * time.Second, 4 * time.Second},
+		{0, 30 * time.Second, 20 * time.Second},
+		{0, 12 * time.Hour, 20 * time.Second},
+		{0, 3 * time.Second, 2 * time.Second},
+		{0, time.Second, time.Second},
+		{5 * time.Second, 30 * time.Second, 5 * time.Second},
+		{20 * time.Second, 6 * time.Second, 4 * time.Second},
 	} {
 		if got := aws.WaitFor(c[0], c[1]); got != c[2] {
 			t.Errorf("wait %v, lease %v: %v, want %v", c[0], c[1], got, c[2])

@@ -51,7 +51,9 @@ func TestSQS(t *testing.T) {
 	h.Name, h.Broker, h.Real = "sqs", product+" "+or(os.Getenv("VARAL_SQS_VERSION"), "1.5"), true
 	h.Lease, h.Tolerance = sqsLease, 1500*time.Millisecond
 	h.ReturnsCount, h.StopCounts = true, true
-	h.Parallel = 3 // the emulator is one process with one thread
+	// The emulator is one process with one thread, and looks for what has become visible in
+	// a blocked message group ten times a second.
+	h.Parallel, h.Patience = 2, 90*time.Second
 	h.Spawn, h.Restart = respawn("sqs"), restarter("sqs")
 	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
 		return aws.Open(ctx, sqsConfig("http://127.0.0.1:1"))
