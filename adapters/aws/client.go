@@ -3,7 +3,6 @@ package aws
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"net"
 	"net/http"
 
@@ -130,14 +129,41 @@ func newTransport(c *Config) (*http.Transport, error) {
 		},
 	}
 	if c.TLS == nil {
-		t.ForceAttemptHTTP2 = false
 		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 		return t, nil
 	}
 	conf, err := c.TLS.Config("")
 	if err != nil {
-		return nil, errors.Join(errors.New("Config.TLS"), err)
+		return nil, err
 	}
-	t.TLSClientConfig = conf
+	t.TLSClientConfig = conf // through an HTTP proxy
+	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return dialTLS(ctx, c, t.DialContext, network, addr)
+	}
 	return t, nil
+}
+
+// dialTLS reads the certificates again for each connection, so that rotated ones need no
+// restart.
+func dialTLS(ctx context.Context, c *Config, dial func(ctx context.Context, network, addr string) (net.Conn, error), network, addr string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	conf, err := c.TLS.Config(host)
+	if err != nil {
+		return nil, &dialError{driver.Errorf("connect", driver.Permanent, "%w", err)}
+	}
+	conn, err := dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
+	defer cancel()
+	secure := tls.Client(conn, conf)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, &dialError{err}
+	}
+	return secure, nil
 }

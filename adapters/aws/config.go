@@ -126,11 +126,12 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 func (c *Config) checkEndpoints() error {
-	for field, raw := range map[string]string{"Config.Endpoint": c.Endpoint, "Config.SNSEndpoint": c.SNSEndpoint} {
-		if raw == "" {
+	for _, e := range [...]struct{ field, raw string }{{"Config.Endpoint", c.Endpoint}, {"Config.SNSEndpoint", c.SNSEndpoint}} {
+		if e.raw == "" {
 			continue
 		}
-		u, err := url.Parse(raw)
+		field := e.field
+		u, err := url.Parse(e.raw)
 		switch {
 		case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 			return fmt.Errorf("%s: want http://host:port or https://host", field)

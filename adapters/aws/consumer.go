@@ -218,7 +218,8 @@ func (c *consumer) Close(ctx context.Context) error {
 	c.mu.Unlock()
 	c.b.drop(c)
 	if c.owned {
-		_, err := admin{c.b}.Apply(ctx, []driver.Resource{{Destination: c.sub.From.ForGroup(c.sub.Group)}}, driver.Delete)
+		// Not Apply: when the driver closes, that is refused already.
+		_, err := admin{c.b}.deleteGroup(ctx, c.op("close"), driver.Resource{Destination: c.sub.From.ForGroup(c.sub.Group)})
 		return err
 	}
 	return nil

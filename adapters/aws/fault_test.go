@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -145,7 +146,7 @@ func TestLeaseLostCancelsTheHandler(t *testing.T) {
 	p, d, q := behind(t, 0)
 	publish(t, d, q, message(1))
 	p.add(&rule{action: "ChangeMessageVisibilityBatch", times: 1, after: failedEntry{ID: "0", Code: "InvalidParameterValue", SenderFault: true}.lost})
-	cl := core.NewClient(d, core.Options{Provision: core.ProvisionNone})
+	cl := core.NewClient(d, core.Options{Provision: core.ProvisionNone, Logger: slog.New(slog.DiscardHandler)})
 	causes := make(chan error, 10)
 	s, err := cl.Start(context.Background(), core.Subscription{From: q}, func(ctx context.Context, d *core.Delivery) error {
 		if d.Attempt > 1 {

@@ -246,7 +246,7 @@ func (c *consumer) conclude(x change, err error, now time.Time) error {
 		return nil
 	case class == driver.LeaseLost:
 		c.lose(d)
-	case class == driver.Ambiguous:
+	case class == driver.Ambiguous && x.ends:
 		d.maybe = true
 	}
 	return err
@@ -320,7 +320,6 @@ func (c *consumer) change(ctx context.Context, part []change, errs []error) {
 	for i, x := range part {
 		if errs[i] = c.conclude(x, r.errs[i], now); errs[i] == nil && !x.ends {
 			x.d.deadline = sent.Add(time.Duration(x.seconds) * time.Second)
-			x.d.maybe = false
 		}
 	}
 }
