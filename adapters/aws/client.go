@@ -1,8 +1,10 @@
 package aws
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 
@@ -33,7 +35,7 @@ func connect(ctx context.Context, op string, c *Config) (*services, error) {
 	if err != nil {
 		return nil, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: wholeBody{transport}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	opts := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{})}
 	if c.Region != "" {
 		opts = append(opts, config.WithRegion(c.Region))
@@ -110,6 +112,29 @@ func (s signer) Retrieve(ctx context.Context) (sdk.Credentials, error) {
 		return c, &loginError{err}
 	}
 	return c, nil
+}
+
+// wholeBody gives each request a body that net/http knows to be in memory. It then writes
+// head and body in one piece, and may take another connection where the idle one it chose
+// turns out to be closed before a byte was written: no answer is lost by that, and without
+// it such a publish would end as unknown.
+type wholeBody struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (w wholeBody) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return w.next.RoundTrip(r)
+	}
+	data, err := io.ReadAll(r.Body)
+	_ = r.Body.Close()
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	r = r.WithContext(r.Context()) // a copy: a RoundTripper does not change what it was given
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
+	r.Body, _ = r.GetBody()
+	r.ContentLength = int64(len(data))
+	return w.next.RoundTrip(r)
 }
 
 // newTransport: a long poll holds its connection, so there may be many at once.

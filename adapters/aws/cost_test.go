@@ -120,3 +120,34 @@ func TestIdleRequests(t *testing.T) {
 	defer cancel()
 	_ = c.Close(cut)
 }
+
+// TestExtensionsAreFew: a handler that ends within half a lease needs none, a longer one no
+// more than one for each half, and none comes after the message was deleted.
+func TestExtensionsAreFew(t *testing.T) {
+	t.Parallel()
+	for run, most := range map[time.Duration]int{500 * time.Millisecond: 0, 3 * lease / 2: 3} {
+		p, d, q := behind(t, 0)
+		publish(t, d, q, message(1))
+		cl := core.NewClient(d, core.Options{Provision: core.ProvisionNone})
+		ended := make(chan struct{}, 10)
+		s, err := cl.Start(context.Background(), core.Subscription{From: q}, func(context.Context, *core.Delivery) error {
+			<-time.After(run) // the load of the test
+			ended <- struct{}{}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+		<-time.After(2 * lease)
+		if n := p.count("ChangeMessageVisibilityBatch"); n > most || n == 0 && most > 0 {
+			t.Errorf("a run of %v and two leases after it took %d extensions, at most %d", run, n, most)
+		}
+		if err := s.Drain(within(t, 10*time.Second)); err != nil {
+			t.Error(err)
+		}
+		if len(ended) != 0 {
+			t.Errorf("the message was handled %d times more", len(ended))
+		}
+	}
+}

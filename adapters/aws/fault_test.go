@@ -78,6 +78,22 @@ func TestSendFaults(t *testing.T) {
 	}
 }
 
+// TestThrottledSendsAreSpaced: three throttles in a row are one success in the end, each try
+// a second after the one before.
+func TestThrottledSendsAreSpaced(t *testing.T) {
+	t.Parallel()
+	p, d, q := behind(t, 0)
+	p.add(&rule{action: "SendMessageBatch", times: 3, refuse: refusal(403, "RequestThrottled", "slow down")})
+	cl := core.NewClient(d, core.Options{Provision: core.ProvisionNone})
+	began := time.Now()
+	if err := cl.Publish(within(t, 20*time.Second), q, message(1)); err != nil {
+		t.Fatal(err)
+	}
+	if took, n := time.Since(began), p.count("SendMessageBatch"); took < 3*time.Second || n != 4 {
+		t.Errorf("%d requests in %v", n, took)
+	}
+}
+
 // TestPublishEndsWithItsContext: a service that says nothing is not waited for, and the
 // outcome is unknown.
 func TestPublishEndsWithItsContext(t *testing.T) {
