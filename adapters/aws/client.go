@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go/logging"
 
+	"github.com/varal-go/varal/adapters/internal/sdktext"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -49,7 +50,7 @@ func connect(ctx context.Context, op string, c *Config) (*services, error) {
 	loaded, err := config.LoadDefaultConfig(ctx, opts...)
 	switch {
 	case err != nil:
-		return nil, driver.Errorf(op, driver.Permanent, "the SDK's own configuration (environment, shared files): %w", err)
+		return nil, driver.Errorf(op, driver.Permanent, "the SDK's own configuration (environment, shared files): %w", sdktext.Mark(err))
 	case loaded.Region == "":
 		return nil, driver.Errorf(op, driver.Permanent, "no region: set Config.Region (sqs://eu-central-1), or AWS_REGION")
 	}
@@ -95,11 +96,11 @@ func login(ctx context.Context, op string, p sdk.CredentialsProvider) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return &driver.Error{Op: op, Class: driver.Transient, Err: err}
+		return &driver.Error{Op: op, Class: driver.Transient, Err: sdktext.Mark(err)}
 	case class == driver.Denied:
 		return classify(op, err)
 	}
-	return driver.Errorf(op, driver.Denied, "no credentials: set Config.AccessKeyID and SecretAccessKey, AWS_PROFILE, or give the machine or container a role: %w", err)
+	return driver.Errorf(op, driver.Denied, "no credentials: set Config.AccessKeyID and SecretAccessKey, AWS_PROFILE, or give the machine or container a role: %w", sdktext.Mark(err))
 }
 
 // signer marks the errors of a credentials provider.

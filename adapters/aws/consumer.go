@@ -117,6 +117,9 @@ func (c *consumer) step(ctx context.Context, want driver.Demand) ([]driver.Recei
 	c.refresh(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.begun.Load() { // Close gives back what is here, and must not race with a hand-out
+		return nil, nil
+	}
 	out := c.hand(want)
 	if len(out) > 0 {
 		return out, nil
@@ -151,9 +154,6 @@ func (c *consumer) rest(ctx context.Context) {
 // topUp begins requests for what there is room for. Core's bytes are met by asking for
 // fewer, because nobody extends the lease of what core has not seen. Callers hold mu.
 func (c *consumer) topUp(want driver.Demand, now time.Time) {
-	if c.begun.Load() { // Close looks at what is open under the same lock, later
-		return
-	}
 	room := max(1, min(want.Records, int(min(want.Bytes/c.biggest, 1<<20))))
 	for {
 		n := c.polls.ask(room-len(c.held), now)

@@ -65,3 +65,15 @@ func (p *Polls) Answered(n, got int, early bool, now time.Time) { p.p.answered(n
 
 // Open is how many there are.
 func (p *Polls) Open() int { return p.p.open }
+
+// Extend returns the visibility timeout that renews a delivery which has been out for so
+// long.
+func Extend(lease, out, by time.Duration) (int32, error) {
+	now := time.Now()
+	s := settling{c: &consumer{lease: lease, ledger: newLedger()}, now: now, seen: map[*delivery]int{}}
+	d := &delivery{id: "x", from: now.Add(-out), deadline: now.Add(time.Second)}
+	if err := s.extend(0, d, by); err != nil {
+		return 0, err
+	}
+	return s.changes[0].seconds, nil
+}

@@ -344,3 +344,25 @@ func TestPolicyIsMerged(t *testing.T) {
 		}
 	}
 }
+
+// TestTwelveHours: a delivery can be hidden for 12 h in all, and the service says so only
+// when it is too late.
+func TestTwelveHours(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		out, by time.Duration
+		want    int32
+		class   driver.Class
+	}{
+		{time.Minute, 0, 30, 0},
+		{time.Minute, 1500 * time.Millisecond, 2, 0},
+		{12*time.Hour - 80*time.Second, 0, 20, 0}, // a minute is kept as a margin
+		{12*time.Hour - 60*time.Second, 0, 0, driver.LeaseLost},
+		{time.Minute, 13 * time.Hour, 0, driver.Unsupported},
+	} {
+		got, err := aws.Extend(30*time.Second, c.out, c.by)
+		if got != c.want || driver.ClassOf(err) != c.class {
+			t.Errorf("out for %v, by %v: %d s, %v; want %d s, %v", c.out, c.by, got, err, c.want, c.class)
+		}
+	}
+}

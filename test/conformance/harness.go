@@ -81,6 +81,10 @@ type Harness struct {
 	// the second try passes, both are printed and the card marks the case as unsteady.
 	SecondTry bool
 
+	// Deviations: case id, or id and shape as in "C41/keyed" → in which way the server under
+	// test, an emulator say, is not what it stands for. Such a case is not run; it is not
+	// exercised, and allowed to be.
+	Deviations map[string]string
 	// AllowNotExercised: case id, or id and shape as in "C30/stream" → reason. nil allows
 	// every case to be not exercised; otherwise one that is not listed fails.
 	AllowNotExercised map[string]string
@@ -102,6 +106,14 @@ func (h *Harness) setDefaults(t testing.TB) {
 			return driver.Destination{Shape: s, Name: fmt.Sprintf("conformance-missing-%x", rand.Uint64())}
 		}
 	}
+}
+
+// deviation tells why a case is not run on a shape.
+func (h *Harness) deviation(id, shape string) (why string, ok bool) {
+	if why, ok = h.Deviations[id+"/"+shape]; !ok {
+		why, ok = h.Deviations[id]
+	}
+	return why, ok
 }
 
 func setDefault[T comparable](v *T, d T) {
