@@ -204,7 +204,7 @@ func (a admin) deleteQueue(ctx context.Context, op string, d driver.Destination,
 		a.b.heard(err)
 		err = classify(op, err)
 	}
-	a.b.forget("queue", name)
+	a.b.discard("queue", name)
 	switch {
 	case driver.ClassOf(err) == driver.NotFound:
 		return nil, nil

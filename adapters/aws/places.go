@@ -106,8 +106,20 @@ func (b *broker) keep(key, place string) string {
 	return place
 }
 
+// forget makes the next use look a queue or topic up again.
 func (b *broker) forget(kind, name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.places, kind+" "+name)
+}
+
+// discard forgets what is gone, with its sender; calls that are under way keep that. A
+// place that is only looked up again keeps its sender, because two for one FIFO queue could
+// have requests with one group under way.
+func (b *broker) discard(kind, name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := kind + " " + name
+	delete(b.senders, b.places[key])
+	delete(b.places, key)
 }

@@ -3,6 +3,7 @@ package aws_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -77,9 +78,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case rule.refuse != nil:
 		if status, code, message := rule.refuse(body); status != 0 {
-			w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-			w.WriteHeader(status)
-			_ = json.NewEncoder(w).Encode(map[string]string{"__type": code, "message": message})
+			answer(w, r, status, code, message)
 			return
 		}
 	case rule.before != nil:
@@ -87,9 +86,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	rec := httptest.NewRecorder()
 	p.back.ServeHTTP(rec, r)
-	answer, keep := rec.Body.Bytes(), true
+	reply, keep := rec.Body.Bytes(), true
 	if rule.after != nil {
-		answer, keep = rule.after(body, answer)
+		reply, keep = rule.after(body, reply)
 	}
 	if !keep {
 		panic(http.ErrAbortHandler) // the connection is cut
@@ -100,7 +99,20 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.WriteHeader(rec.Code)
-	_, _ = w.Write(answer)
+	_, _ = w.Write(reply)
+}
+
+// answer writes an error, in the protocol of the request.
+func answer(w http.ResponseWriter, r *http.Request, status int, code, message string) {
+	if r.Header.Get("X-Amz-Target") == "" {
+		w.Header().Set("Content-Type", "text/xml")
+		w.WriteHeader(status)
+		_, _ = fmt.Fprintf(w, `<ErrorResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/"><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>`, code, message)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"__type": code, "message": message})
 }
 
 func (p *proxy) note(name, host string) *rule {
@@ -154,8 +166,7 @@ func refusal(status int, code, message string) func([]byte) (int, string, string
 // lostAnswer cuts the connection after the work was done.
 func lostAnswer(_, answer []byte) ([]byte, bool) { return answer, false }
 
-// withoutEntry takes the entry with an id out of a batch before the emulator sees it, and
-// says in the answer that it failed.
+// failedEntry is an entry of a batch that an answer shall say failed.
 type failedEntry struct {
 	ID, Code    string
 	SenderFault bool

@@ -37,8 +37,8 @@ func (b *broker) Publish(ctx context.Context, to driver.Destination, batch []*dr
 	err = s.publish(ctx, p, items)
 	for i := range batch {
 		if driver.ClassOf(driver.ResultAt(err, i)) == driver.NotFound { // look it up again
-			b.forget("queue", name)
-			b.forget("topic", name)
+			b.discard("queue", name)
+			b.discard("topic", name)
 			break
 		}
 	}

@@ -322,7 +322,7 @@ func (a admin) deleteTopic(ctx context.Context, op string, r driver.Resource, na
 	defer cancel()
 	_, err = a.b.api.sns.DeleteTopic(call, &sns.DeleteTopicInput{TopicArn: &arn})
 	a.b.heard(err)
-	a.b.forget("topic", name)
+	a.b.discard("topic", name)
 	if err != nil && driver.ClassOf(classify(op, err)) != driver.NotFound {
 		return nil, classify(op, err)
 	}

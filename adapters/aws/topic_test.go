@@ -136,3 +136,33 @@ func TestTemporaryGroup(t *testing.T) {
 		t.Errorf("no group and not temporary: %v", err)
 	}
 }
+
+func TestTopicFaults(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		rule  rule
+		want  driver.Class
+		after time.Duration
+	}{
+		{"throttled", rule{refuse: refusal(400, "Throttled", "slow down")}, driver.Transient, time.Second},
+		{"not authorized", rule{refuse: refusal(403, "AuthorizationError", "no")}, driver.Denied, 0},
+		{"deleted", rule{refuse: refusal(404, "NotFound", "Topic does not exist")}, driver.NotFound, 0},
+		{"too long", rule{refuse: refusal(400, "InvalidParameter", "Invalid parameter: Message too long")}, driver.TooLarge, 0},
+		{"a server error", rule{refuse: refusal(500, "InternalError", "oops")}, driver.Ambiguous, 0},
+		{"the answer is lost", rule{after: lostAnswer}, driver.Ambiguous, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := newProxy(t)
+			d, to := openAt(t, p.srv.URL), fresh(t, driver.Topic, 0)
+			c.rule.action, c.rule.times = "PublishBatch", 1
+			p.add(&c.rule)
+			err := driver.ResultAt(d.Publish(within(t, 10*time.Second), to, some(0, 1)), 0)
+			if driver.ClassOf(err) != c.want || after(err) != c.after || p.seen(&c.rule) != 1 {
+				t.Errorf("%v (after %v), want %v after %v", err, after(err), c.want, c.after)
+			}
+			publish(t, d, to, message(1))
+		})
+	}
+}
