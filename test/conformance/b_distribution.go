@@ -51,6 +51,15 @@ func (e *env) steady(n int, from driver.Destination, l *ledger, h core.Handler, 
 	return out
 }
 
+// owners is how many partitions of a source have an owner each. Where keys have order and
+// partitions are not told (SQS FIFO), there is the one without a name, and all have it.
+func (e *env) owners() int {
+	if e.caps.Order == driver.PerKey {
+		return 1
+	}
+	return max(e.on.partitions, 1)
+}
+
 // settled waits until what the members own has not changed for a while and every
 // partition has its one owner. That each member has a share is C12's and C51's to ask.
 func (e *env) settled(members ...*core.Consumer) {
@@ -71,7 +80,7 @@ func (e *env) settled(members ...*core.Consumer) {
 		if now.String() != last {
 			last, since = now.String(), time.Now()
 		}
-		return len(owned) >= max(e.on.partitions, 1) && time.Since(since) > calm
+		return len(owned) >= e.owners() && time.Since(since) > calm
 	}) {
 		e.Fatalf("the group of %d members was not balanced and at rest within %v: they own (;) %s, since %v", len(members), e.h.Patience, last, time.Since(since).Round(time.Millisecond))
 	}

@@ -46,6 +46,10 @@ func (e *env) gated() {
 			e.Logf("engine log:\n%s", e.logs.tail())
 		}
 	}()
+	if why, ok := e.h.deviation(e.c.ID, e.on.name); ok {
+		e.end(NotExercised, "the server deviates: "+why)
+		return
+	}
 	d := e.h.Open(e)
 	e.caps = d.Capabilities(driver.Destination{Shape: e.on.shape, Name: "conformance", Partitions: e.on.partitions})
 	switch g := e.c.gate; {

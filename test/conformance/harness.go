@@ -57,6 +57,10 @@ type Harness struct {
 	// ReturnsCount: the broker counts a message that was given back untried as a hand-out,
 	// and no adapter can keep it from doing so.
 	ReturnsCount bool
+	// StopCounts: a request for messages that is open when a consumer stops cannot be taken
+	// back. What it is handed goes back untried, and the broker has counted it: a stop may
+	// cost a message one attempt, and never gives it one more.
+	StopCounts bool
 	// Tolerance is how late the broker and this machine may be. 0 = 1 s.
 	Tolerance time.Duration
 	// Patience bounds every wait for something that must happen. 0 = 15 s + 10 ×
@@ -77,6 +81,10 @@ type Harness struct {
 	// the second try passes, both are printed and the card marks the case as unsteady.
 	SecondTry bool
 
+	// Deviations: case id, or id and shape as in "C41/keyed" → in which way the server under
+	// test, an emulator say, is not what it stands for. Such a case is not run; it is not
+	// exercised, and allowed to be.
+	Deviations map[string]string
 	// AllowNotExercised: case id, or id and shape as in "C30/stream" → reason. nil allows
 	// every case to be not exercised; otherwise one that is not listed fails.
 	AllowNotExercised map[string]string
@@ -98,6 +106,14 @@ func (h *Harness) setDefaults(t testing.TB) {
 			return driver.Destination{Shape: s, Name: fmt.Sprintf("conformance-missing-%x", rand.Uint64())}
 		}
 	}
+}
+
+// deviation tells why a case is not run on a shape.
+func (h *Harness) deviation(id, shape string) (why string, ok bool) {
+	if why, ok = h.Deviations[id+"/"+shape]; !ok {
+		why, ok = h.Deviations[id]
+	}
+	return why, ok
 }
 
 func setDefault[T comparable](v *T, d T) {

@@ -139,7 +139,8 @@ func (h *Harness) forbidden(out CaseResult) (shapes []string) {
 	}
 	for _, v := range shapesOf {
 		_, ok := h.AllowNotExercised[out.ID+"/"+v.name]
-		if out.Shapes[v.name] == NotExercised && !ok {
+		_, deviates := h.deviation(out.ID, v.name)
+		if out.Shapes[v.name] == NotExercised && !ok && !deviates {
 			shapes = append(shapes, v.name)
 		}
 	}

@@ -111,3 +111,20 @@ func createDestination(t testing.TB, d driver.Driver, dest driver.Destination, g
 }
 
 func TestMemory(t *testing.T) { conformance.Run(t, memoryHarness(nil)) }
+
+// TestDeviations: a case in which the server is not what it stands for is not run, on the
+// shapes that are named, and never counts as a pass.
+func TestDeviations(t *testing.T) {
+	t.Parallel()
+	h := trialHarness(nil)
+	h.Deviations = map[string]string{"C07": "it invents destinations", "C61/topic": "it has no list"}
+	got := map[string]map[string]conformance.Outcome{}
+	for _, r := range conformance.Trial(t, h, "C07", "C61") {
+		got[r.ID] = r.Shapes
+	}
+	for id, want := range map[string][2]conformance.Outcome{"C07": {conformance.NotExercised, conformance.NotExercised}, "C61": {conformance.Pass, conformance.NotExercised}} {
+		if have := [2]conformance.Outcome{got[id]["queue"], got[id]["topic"]}; have != want {
+			t.Errorf("%s on queue and topic: %v, want %v", id, have, want)
+		}
+	}
+}
