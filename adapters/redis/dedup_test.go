@@ -140,7 +140,7 @@ func TestDedupOfAServerThatDoesNotAnswer(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return &deafConn{conn, &hung}, nil
+			return &mutedConn{conn, &hung}, nil
 		}
 	})
 	scope, id := "scope-"+rand.Text(), sha256.Sum256([]byte("a"))
@@ -169,14 +169,14 @@ func TestDedupOfAServerThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// deafConn loses what is written to it, and hears nothing, while deaf is set.
-type deafConn struct {
+// mutedConn loses what is written to it while muted is set.
+type mutedConn struct {
 	net.Conn
-	deaf *atomic.Bool
+	muted *atomic.Bool
 }
 
-func (c *deafConn) Write(b []byte) (int, error) {
-	if c.deaf.Load() {
+func (c *mutedConn) Write(b []byte) (int, error) {
+	if c.muted.Load() {
 		return len(b), nil
 	}
 	return c.Conn.Write(b)
