@@ -9,7 +9,7 @@ import (
 	"github.com/varal-go/varal/core/driver"
 )
 
-// admin is a driver.Admin. It knows no Options yet.
+// admin is a driver.Admin. Its one option is retention: see the package's documentation.
 type admin struct{ b *broker }
 
 // Admin implements driver.Driver.
@@ -29,8 +29,8 @@ func (a admin) Apply(ctx context.Context, wanted []driver.Resource, mode driver.
 		if err := validate(op, r.Destination, r.Group); err != nil {
 			return nil, err
 		}
-		for name := range r.Options {
-			return nil, driver.Errorf(op, driver.Unsupported, "option %q is unknown: there are none", name)
+		if _, _, err := wantedRetention(op, r); err != nil {
+			return nil, err
 		}
 		if err := checkStart(op, r.Destination, r.Start); err != nil {
 			return nil, err
@@ -87,6 +87,10 @@ func (a admin) create(ctx context.Context, op string, r driver.Resource) ([]driv
 	if made {
 		changes = append(changes, exists(whole.String(), "no", "yes", true))
 	}
+	kept, err := a.retain(ctx, op, r, true)
+	if changes = append(changes, kept...); err != nil {
+		return changes, err
+	}
 	group := groupOf(r.Destination, r.Group)
 	if group == "" {
 		return changes, nil
@@ -120,7 +124,12 @@ func (a admin) compare(ctx context.Context, op string, r driver.Resource) ([]dri
 	case missing:
 		return []driver.Change{exists(whole.String(), "no", "yes", false), exists(r.Destination.String(), "no", "yes", false)}, nil
 	}
-	return a.missing(ctx, r)
+	changes, err := a.missing(ctx, r)
+	if err != nil {
+		return changes, err
+	}
+	kept, err := a.retain(ctx, op, r, false)
+	return append(changes, kept...), err
 }
 
 // missing tells which streams of a destination, and whether the group in one of them, are
@@ -258,8 +267,7 @@ func (a admin) Seek(ctx context.Context, of driver.Resource, to driver.Position)
 		return err
 	}
 	k := a.b.cfg.keys(of.Destination)
-	// A consumer that lives asks at least once in maxBlock, and extends within its lease.
-	alive := max(3*maxBlock, a.b.cfg.Lease).Milliseconds()
+	alive := a.b.silence().Milliseconds()
 	var members int64
 	err = a.b.bounded(ctx, func(ctx context.Context) (err error) {
 		members, err = seekScript.Run(ctx, a.b.ctl, []string{k.log, k.retry(of.Group), k.later(of.Group)}, of.Group, id, alive).Int64()

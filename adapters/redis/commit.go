@@ -234,7 +234,11 @@ func (it *item) queue(pipe goredis.Pipeliner) {
 		pipe.Eval(ctx, scheduleText, []string{it.sched, it.log}, append([]any{it.delay, it.token}, it.args...)...)
 		return
 	}
-	pipe.Do(ctx, append([]any{"XADD", it.log, "NOMKSTREAM", "*"}, it.args...)...)
+	head := []any{"XADD", it.log, "NOMKSTREAM", "*"}
+	if it.keep != "" {
+		head = []any{"XADD", it.log, "NOMKSTREAM", "MINID", "~", it.keep, "*"}
+	}
+	pipe.Do(ctx, append(head, it.args...)...)
 }
 
 // outcome notes what became of an item. An entry without a stream is refused with nil, a
@@ -247,6 +251,9 @@ func (p *parcel) outcome(it *item, cmd goredis.Cmder) {
 	switch {
 	case err == nil:
 		p.errs[it.at] = nil
+		if id, ok := cmd.(*goredis.Cmd); ok && it.delay == 0 {
+			p.clock.set(text(id.Val()))
+		}
 	case errors.Is(err, goredis.Nil):
 		p.errs[it.at] = driver.Errorf(p.op, driver.NotFound, "there is no %s: create it (Provision create, or varal topology apply)", p.to)
 	default:

@@ -6,10 +6,22 @@
 // All keys of a destination carry one hash tag, {name}, after Config.Namespace:
 //
 //	varal:{name}:s           stream, the log
-//	varal:{name}:meta        hash: shape and layout version
+//	varal:{name}:meta        hash: shape, layout version, retention
 //	varal:{name}:z           sorted set: published with a Delay
 //	varal:{name}:r:<group>   stream: what the group failed and gets again
 //	varal:{name}:z:<group>   sorted set: what the group gets again later
+//
+// A keyed destination (Partitions > 0, at most 1000) is one stream for each partition, its
+// shards; each has a hash tag of its own, {name/shard}:
+//
+//	varal:{name}:meta                   with the number of partitions, which is fixed
+//	varal:{name}:members:<group>        sorted set: who lives, by the end of the heartbeat
+//	varal:{name/0}:shard                stream, the log of shard 0
+//	varal:{name/0}:lease:<group>        string that expires: who owns it, fence, round
+//	varal:{name/0}:fence:<group>        string: the last fence
+//
+// A key's shard is driver.PartitionOf(key, Partitions): murmur2, as on Kafka, so with equal
+// Partitions a key has the same number there. Messages without a key go round all shards.
 //
 // A queue has one group, "queue". A topic and a stream have one for each subscription's
 // Group, on the same stream: nothing is copied. A failed message is never appended to the
@@ -35,6 +47,42 @@
 // its lease goes through a script that compares the consumer's name and the number of the
 // delivery. What was fetched and has not reached core is renewed, or given back, too.
 //
+// # Order by key
+//
+// A keyed destination keeps the order of each shard, and so of each key. In every group a
+// shard has one owner at a time, which holds its lease for Config.Lease and renews it at
+// least once a second, also while a Revoke is under way. The fence (Assignment.Fence) grows
+// with every change of owner; it is not less than the server's clock in milliseconds, so
+// that it grows over a flush too. Whatever an owner reads, settles, renews or gives back
+// goes through a script that looks at the lease first.
+//
+// Members share the shards evenly by a heartbeat (at least once a second, good for a lease):
+// with 3 members over 4 shards they have 2, 1 and 1. Who has more than its share gives the
+// youngest back: it stops reading, Revoke returns, then the lease is freed. Nothing is taken
+// from a member that lives. The shards of one that was killed or frozen are free when their
+// leases have run out; by its own clock, counted from before the request, it has lost them
+// before that, and what of it arrives late takes no effect.
+//
+// The next owner first gets what was out and not settled, in order, before anything new.
+// After an end in good order that was not tried and does not count; after any other it does.
+//
+//	Ack, Reject  XACK, by a script; the log of a queue or topic is trimmed as above
+//	Nack         again at once, in its place before everything new, counted. No Delay: what
+//	             is put aside would be passed by later messages of its key. Core holds a
+//	             failed message in its lane and runs it again there
+//	Return       as Nack, not counted
+//	Extend       nothing: a delivery is ours as long as its shard
+//
+// A consumer that waits blocks in one XREAD over all its shards, which takes nothing; a
+// script then reads those that have something. XREADGROUP would save the second step and
+// cannot look at the lease: blocked, it may take a message for an owner whose lease has
+// ended meanwhile, and the next owner would hand out the one behind it. Where the answer to
+// a read is lost, what it took goes back before the next read, and should that read reach
+// the server only later it takes nothing.
+//
+// Neither Delay on publishing, nor a lease of a single message, nor messages for one Group of
+// a keyed topic or stream: they are refused by name.
+//
 // # Publishing
 //
 // XADD with NOMKSTREAM, confirmed; concurrent calls share pipelines. A server without
@@ -48,19 +96,33 @@
 // noeviction. With appendfsync everysec a crash of the machine may take the last second
 // with it. Replicas are not waited for.
 //
+// # Retention
+//
+// A stream keeps everything, and a topic what one of its groups has not done with, even if
+// nobody consumes that group. The option retention of the Resource (a duration, "72h") trims
+// what is older, read or not, with the publishes that come later: by the server's clock, in
+// nodes of 100 entries or 4 KiB. What a group had out of it is reported as Gone when it comes
+// to it; what nobody had read is passed over in silence. A flush takes the option along.
+//
 // # What comes after a flush
 //
 // A stream or group that vanished is made anew by its consumer, at the start that the
-// subscription asks for; event Gone, a new epoch, and earlier receipts are LeaseLost. After
+// subscription asks for; event Gone, a new epoch, and earlier receipts are LeaseLost. Of a
+// keyed destination that is each shard for itself, seen within a second. After
 // Apply(Delete) the consumers end with NotFound instead.
 //
 // # Known gaps
 //
-//   - No keyed destinations and so no order per key: Partitions > 0 is refused.
-//   - No Cluster (the keys are ready for it) and no Sentinel: Open refuses both by name.
-//   - No retention of streams, and nothing is trimmed of a topic without groups or beside a
-//     group that nobody consumes any more: both grow.
-//   - The name of a consumer whose process was killed stays in its group.
+//   - A process that was stopped (SIGSTOP) past its lease may begin the handler of one more
+//     message in the moment between its first step and the look at the clock. Nothing it
+//     settles is accepted, and Fence tells a store that it is late.
+//   - While the server has no memory left the owners go on, but no shard changes hands: a
+//     member that starts then waits.
+//   - The number of partitions cannot be changed.
+//   - No Cluster (the keys are ready for it; the wait of a keyed consumer would have to be
+//     split by slot) and no Sentinel: Open refuses both by name.
+//   - Without the option retention nothing is trimmed of a stream, of a topic without groups,
+//     or of one beside a group that nobody consumes any more: they grow. Delete such a group.
 //   - A Temporary group whose process was killed stays until it is deleted.
 //   - A delayed message may come up to 100 ms late, the first in a minute up to 1 s.
 //   - A position that retention or a trim took away reads on from what is left, without

@@ -29,6 +29,10 @@ func (b *broker) makeGroup(ctx context.Context, k keys, group, start string) (ma
 	return log == nil, nil
 }
 
+// silence is how long nothing is heard of a consumer that is dead: one that lives asks at
+// least once in maxBlock, and extends within its lease.
+func (b *broker) silence() time.Duration { return max(3*maxBlock, b.cfg.Lease) }
+
 func isBusy(err error) bool { return strings.HasPrefix(err.Error(), "BUSYGROUP") }
 
 // createGroup makes the consumer's group, which must be new if it is to be private.
@@ -39,7 +43,10 @@ func (c *consumer) createGroup(ctx context.Context, op string, private bool) err
 	}
 	made := false
 	err = c.b.bounded(ctx, func(ctx context.Context) (err error) {
-		made, err = c.b.makeGroup(ctx, c.keys, c.group, start)
+		if made, err = c.b.makeGroup(ctx, c.keys, c.group, start); err == nil && !made {
+			// Without it the names of those who were killed would add up.
+			_ = tidyScript.Run(ctx, c.b.ctl, []string{c.keys.log, c.retryKey}, c.group, c.b.silence().Milliseconds()).Err()
+		}
 		return err
 	})
 	switch {

@@ -255,3 +255,40 @@ func TestDurableIsWhatTheServerSays(t *testing.T) {
 		t.Errorf("%v %v", found, err)
 	}
 }
+
+// Names of consumers that were killed do not add up; one that has something pending stays
+// until somebody has taken that over.
+func TestNamesOfTheDeadAreRemoved(t *testing.T) {
+	t.Parallel()
+	long := func(c *redis.Config) { c.Lease = 3 * time.Second } // as long as a living one may be silent
+	d, cl, to := open(t, long), raw(t), fresh(t, driver.Topic, "g")
+	log, ctx := "varal:{"+to.Name+"}:s", within(t, 20*time.Second)
+	publish(t, d, to, 0, 1)
+	if err := cl.XGroupCreateConsumer(ctx, log, "g", "dead").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.Do(ctx, "XREADGROUP", "GROUP", "g", "holds one", "STREAMS", log, ">").Err(); err != nil {
+		t.Fatal(err)
+	}
+	names := func() (out []string) {
+		for _, c := range cl.XInfoConsumers(ctx, log, "g").Val() {
+			out = append(out, c.Name)
+		}
+		slices.Sort(out)
+		return out
+	}
+	if _, err := d.Subscribe(ctx, driver.Subscription{From: to, Group: "g"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(); !slices.Equal(got, []string{"dead", "holds one"}) {
+		t.Errorf("%q: one that was silent for a moment is not dead", got)
+	}
+	time.Sleep(3*time.Second + 200*time.Millisecond) // the silence
+	c := subscribe(t, d, driver.Subscription{From: to, Group: "g"})
+	if got := names(); !slices.Equal(got, []string{"holds one"}) {
+		t.Errorf("%q are left", got)
+	}
+	if r := receive(t, c, 1)[0]; r.ID != message(0).ID {
+		t.Errorf("%s came", r.ID)
+	}
+}

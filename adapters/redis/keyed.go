@@ -66,12 +66,15 @@ type tenure struct {
 	over  atomic.Bool
 	acked atomic.Int64 // since the last trim
 
-	doubted atomic.Bool // a read may have taken messages that nobody here knows of
-
 	// Guarded by keyed.mu.
 	hot   bool   // there may be something to read
 	heats int    // how often it was said so by others than a read
 	last  string // id of the stream up to which all is read, where not hot
+	// out are the ids that we know to be out. doubt says that there may be others: the
+	// answer to a read was lost.
+	out   map[string]struct{}
+	doubt bool
+	round int // see shard_recover.lua
 }
 
 // live reports whether the shard is ours by our own clock. The lease was counted from
@@ -262,8 +265,9 @@ func (c *keyed) Close(ctx context.Context) error {
 	return err
 }
 
-// readable are the shards that Receive may ask now.
-func (c *keyed) readable(paused []string) (all, hot []*tenure) {
+// readable are the shards that Receive may ask now: those that may have something, and
+// those of which it is not known what is out.
+func (c *keyed) readable(paused []string) (all, hot, doubtful []*tenure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.owned {
@@ -274,6 +278,9 @@ func (c *keyed) readable(paused []string) (all, hot []*tenure) {
 		if t.hot {
 			hot = append(hot, t)
 		}
+		if t.doubt {
+			doubtful = append(doubtful, t)
+		}
 	}
-	return all, hot
+	return all, hot, doubtful
 }

@@ -84,7 +84,8 @@ type rawKeyed struct {
 	hold   func(ctx context.Context)
 	own    map[string]driver.Assignment
 	opened int
-	ends   []bool // of each Revoke: was its ctx over when it began
+	ends   []bool      // of each Revoke: was its ctx over when it began
+	at     []time.Time // of each Revoke
 	gone   events
 }
 
@@ -101,7 +102,7 @@ func rawMember(t *testing.T, d driver.Driver, sub driver.Subscription) *rawKeyed
 	sub.Revoke = func(ctx context.Context, parts []string) {
 		m.mu.Lock()
 		hold := m.hold
-		m.ends = append(m.ends, ctx.Err() != nil)
+		m.ends, m.at = append(m.ends, ctx.Err() != nil), append(m.at, time.Now())
 		m.mu.Unlock()
 		if hold != nil {
 			hold(ctx)
@@ -291,5 +292,38 @@ func TestKeyedPauseGivesBackWhatWaits(t *testing.T) {
 		if r.ID != message(i+2).ID || r.DeliveryCount != 1 {
 			t.Errorf("%s, delivery %d, came in place of %d", r.ID, r.DeliveryCount, i+2)
 		}
+	}
+}
+
+// Two groups of a topic have owners of their own, and the log is not trimmed under the
+// slower one.
+func TestKeyedGroupsOfATopic(t *testing.T) {
+	t.Parallel()
+	d, to := open(t), freshKeyed(t, driver.Topic, 2, "fast", "slow")
+	oneKey(t, d, to, "k", 0, 1200)
+	fast := rawMember(t, d, driver.Subscription{From: to, Group: "fast"})
+	slow := rawMember(t, d, driver.Subscription{From: to, Group: "slow"})
+	for i := range 4 {
+		got := receive(t, fast.c, 300)
+		if n := number(got[0].ID); n != 300*i {
+			t.Errorf("%d came in place of %d", n, 300*i)
+		}
+		mustSettle(t, fast.c, driver.Ack, got...)
+	}
+	for i, r := range receive(t, slow.c, 1200) {
+		if number(r.ID) != i {
+			t.Fatalf("%s came in place of %d", r.ID, i)
+		}
+		mustSettle(t, slow.c, driver.Ack, r)
+	}
+	eventually(t, "both with all shards", 5*time.Second, func() bool { return fast.owns(2)() && slow.owns(2)() })
+	if err := fast.c.Close(within(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if err := slow.c.Close(within(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n := raw(t).XLen(context.Background(), "varal:{"+to.Name+"/"+strconv.Itoa(driver.PartitionOf("k", 2))+"}:shard").Val(); n > 200 {
+		t.Errorf("%d entries are left in the log, and both groups have done with all of them", n)
 	}
 }

@@ -18,22 +18,24 @@ import (
 // connection up. Nothing is read meanwhile.
 type ice struct {
 	mu     sync.Mutex
-	frozen bool
+	refuse bool
 	conns  []*iceConn
 }
 
 type iceConn struct {
 	net.Conn
-	on     *ice
-	late   []byte // guarded by on.mu
-	closed bool   // guarded by on.mu: closed while frozen
+	on *ice
+	// Guarded by on.mu.
+	frozen bool
+	late   []byte
+	closed bool // while frozen
 }
 
 func (i *ice) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	i.mu.Lock()
-	frozen := i.frozen
+	refuse := i.refuse
 	i.mu.Unlock()
-	if frozen {
+	if refuse {
 		return nil, errors.New("frozen by the test")
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -50,7 +52,7 @@ func (i *ice) dial(ctx context.Context, network, addr string) (net.Conn, error) 
 func (c *iceConn) Write(b []byte) (int, error) {
 	c.on.mu.Lock()
 	defer c.on.mu.Unlock()
-	if c.on.frozen {
+	if c.frozen {
 		c.late = append(c.late, b...)
 		return len(b), nil
 	}
@@ -60,24 +62,28 @@ func (c *iceConn) Write(b []byte) (int, error) {
 func (c *iceConn) Close() error {
 	c.on.mu.Lock()
 	defer c.on.mu.Unlock()
-	if c.on.frozen {
+	if c.frozen {
 		c.closed = true
 		return c.SetReadDeadline(time.Now()) // ends its reader
 	}
 	return c.Conn.Close()
 }
 
-func (i *ice) freeze() {
+// freeze stops every connection there is, and refuses new ones if it is to.
+func (i *ice) freeze(refuse bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.frozen = true
+	i.refuse = refuse
+	for _, c := range i.conns {
+		c.frozen = true
+	}
 }
 
 // thaw delivers what was written, and returns how much that was.
 func (i *ice) thaw() (late int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.frozen = false
+	i.refuse = false
 	for _, c := range i.conns {
 		_ = c.SetWriteDeadline(time.Time{})
 		n, _ := c.Conn.Write(c.late)
@@ -85,7 +91,7 @@ func (i *ice) thaw() (late int) {
 			// Half of it, so that the server reads what has just been written.
 			_ = c.Conn.(*net.TCPConn).CloseWrite()
 		}
-		c.late = nil
+		c.late, c.frozen = nil, false
 	}
 	return late
 }
@@ -94,16 +100,21 @@ func TestKeyedFrozenOwnerCanDoNothingAfterItsLease(t *testing.T) {
 	t.Parallel()
 	to := freshKeyed(t, driver.Queue, 1)
 	var net ice
-	da := open(t, func(c *redis.Config) { c.Dial, c.Timeout = net.dial, 300*time.Millisecond })
+	da := open(t, func(c *redis.Config) { c.Dial = net.dial })
 	db := open(t)
 	a := rawMember(t, da, driver.Subscription{From: to})
 	oneKey(t, db, to, "k", 0, 6)
 	got := receive(t, a.c, 3)
 	first := a.own["0"]
-	net.freeze()
+	net.freeze(true)
+	stopped := time.Now()
 	// Both are on their way when the owner freezes, and arrive after its lease.
-	_ = settle(a.c, driver.Settlement{Disposition: driver.Ack}, got[0])
-	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if err := a.c.Settle(ctx, []driver.Settlement{{Receipt: got[0].Receipt, Disposition: driver.Ack}}); err == nil {
+		t.Fatal("a settlement over a frozen network")
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	if late, err := a.c.Receive(ctx, demand(1)); err == nil {
 		t.Fatalf("%d messages from a frozen network", len(late))
@@ -118,6 +129,9 @@ func TestKeyedFrozenOwnerCanDoNothingAfterItsLease(t *testing.T) {
 	eventually(t, "the frozen owner to see by its own clock that it is none", time.Second, a.owns(0))
 	if !slices.Equal(a.ends, []bool{true}) {
 		t.Errorf("its Revoke said %v, want that ownership is over already", a.ends)
+	}
+	if took := a.at[0].Sub(stopped); took > lease+150*time.Millisecond {
+		t.Errorf("it saw that %v after the freeze, the lease is %v", took, lease)
 	}
 	if late := net.thaw(); late == 0 {
 		t.Error("nothing was on its way: this test shows little")
@@ -291,5 +305,99 @@ func TestKeyedIdleCostDoesNotGrowWithTheShards(t *testing.T) {
 	defer mu.Unlock()
 	if sent > 6*4 { // a read that waits and a round of the owner each second, with room for their pieces
 		t.Errorf("%d writes in 4 s", sent)
+	}
+}
+
+// deaf is a network whose answers can be lost: what is asked arrives.
+type deaf struct {
+	mu   sync.Mutex
+	lose bool
+}
+
+type deafConn struct {
+	net.Conn
+	on *deaf
+}
+
+func (d *deaf) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	return deafConn{conn, d}, err
+}
+
+func (d *deaf) set(lose bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lose = lose
+}
+
+func (c deafConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.on.mu.Lock()
+	defer c.on.mu.Unlock()
+	if c.on.lose && err == nil {
+		_ = c.Close()
+		return 0, errors.New("lost by the test")
+	}
+	return n, err
+}
+
+// The server has handed messages out and the answer is lost: nothing of it may stay out
+// while the shard is ours, nor be overtaken, nor may what is out by right come twice.
+func TestKeyedLostAnswersAreReadAgainInOrder(t *testing.T) {
+	t.Parallel()
+	to := freshKeyed(t, driver.Queue, 1)
+	var net deaf
+	d := open(t, func(c *redis.Config) { c.Dial, c.Lease = net.dial, 20*time.Second })
+	pub := open(t)
+	m := rawMember(t, d, driver.Subscription{From: to})
+	oneKey(t, pub, to, "k", 0, 10)
+	out := receive(t, m.c, 2)
+	for i := range 3 {
+		net.set(true)
+		if got, err := m.c.Receive(within(t, 5*time.Second), demand(3)); driver.ClassOf(err) != driver.Transient {
+			t.Fatalf("%d messages, %v: no answer was lost", len(got), err)
+		}
+		net.set(false)
+		if s := stats(t, pub, to); i == 0 && s.InFlight != 5 {
+			t.Fatalf("%+v: the server has handed out nothing, so this test shows nothing", s)
+		}
+	}
+	rest := receive(t, m.c, 8)
+	inOrder(t, "after the losses", rest, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+	mustSettle(t, m.c, driver.Ack, append(out, rest...)...)
+	quiet(t, m.c, 200*time.Millisecond)
+	if s := stats(t, pub, to); s.InFlight != 0 || s.Ready != 0 {
+		t.Errorf("%+v is left", s)
+	}
+	if m.opened != 1 {
+		t.Errorf("%d assignments: it should not have cost the shard", m.opened)
+	}
+}
+
+// A read that was given up may reach the server long after. It may not take anything then,
+// or the reads that follow would overtake what it took.
+func TestKeyedLateReadTakesNothing(t *testing.T) {
+	t.Parallel()
+	to := freshKeyed(t, driver.Queue, 1)
+	var net ice
+	d := open(t, func(c *redis.Config) { c.Dial, c.Lease, c.Timeout = net.dial, 20*time.Second, 200*time.Millisecond })
+	pub := open(t)
+	m := rawMember(t, d, driver.Subscription{From: to})
+	oneKey(t, pub, to, "k", 0, 10)
+	out := receive(t, m.c, 2)
+	net.freeze(false)
+	out = append(out, receive(t, m.c, 3)...) // over new connections, after some tries
+	if late := net.thaw(); late == 0 {
+		t.Error("nothing was on its way: this test shows little")
+	}
+	time.Sleep(100 * time.Millisecond) // what arrives late takes its time
+	if s := stats(t, pub, to); s.InFlight != 5 {
+		t.Errorf("%d are out after the thaw, and we know of 5", s.InFlight)
+	}
+	out = append(out, receive(t, m.c, 5)...)
+	inOrder(t, "all", out, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+	mustSettle(t, m.c, driver.Ack, out...)
+	if s := stats(t, pub, to); s.InFlight != 0 || s.Ready != 0 || m.opened != 1 {
+		t.Errorf("%+v is left, after %d assignments", s, m.opened)
 	}
 }

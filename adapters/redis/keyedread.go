@@ -16,14 +16,14 @@ type shardAnswer struct {
 	reads []shardRead
 	woken []*tenure // a wait: these have something
 	err   error     // about the connection
-	asked []*tenure // with err: these were to be read
 }
 
-// shardRead is the answer of shard_read.lua.
+// shardRead is the answer of shard_read.lua, or of shard_recover.lua.
 type shardRead struct {
 	t     *tenure
 	heats int // of t when it was asked
 	lost  bool
+	clear bool // it was a recovery
 	more  bool
 	last  string
 	gone  int64
@@ -39,8 +39,10 @@ func (c *keyed) fill(ctx context.Context, want driver.Demand) error {
 	if len(c.held) > 0 {
 		return nil
 	}
-	all, hot := c.readable(want.Paused)
+	all, hot, doubtful := c.readable(want.Paused)
 	switch {
+	case len(doubtful) > 0:
+		return c.ask(ctx, false, c.recover(doubtful))
 	case len(hot) > 0:
 		room := max(1, min(want.Records, 1000, int(min(want.Bytes/c.biggest, 1000))))
 		var asked []portionOf
@@ -60,33 +62,57 @@ func (c *keyed) fill(ctx context.Context, want driver.Demand) error {
 
 // fetch reads the portions in one pipeline.
 func (c *keyed) fetch(hot []*tenure, asked []portionOf) func() shardAnswer {
-	calls, heats := make([]call, len(asked)), make([]int, len(asked))
+	calls, reads := make([]call, len(asked)), make([]shardRead, len(asked))
 	c.mu.Lock()
 	for i, p := range asked {
-		calls[i], heats[i] = hot[p.at].call(shardReadScript, p.size), hot[p.at].heats
+		t := hot[p.at]
+		calls[i], reads[i] = t.call(shardReadScript, p.size, t.round), shardRead{t: t, heats: t.heats}
 	}
 	c.mu.Unlock()
+	return c.request(calls, reads, func(r *shardRead, cmd *goredis.Cmd) {
+		res, err := cmd.Slice()
+		if r.err = err; err == nil {
+			r.take(res)
+		}
+	})
+}
+
+// request runs one script for each of reads.
+func (c *keyed) request(calls []call, reads []shardRead, take func(*shardRead, *goredis.Cmd)) func() shardAnswer {
 	return func() shardAnswer {
 		ctx, cancel := context.WithTimeout(context.Background(), c.b.cfg.ConnectTimeout+c.b.cfg.Timeout)
 		defer cancel()
 		cmds, err := c.b.runAll(ctx, calls)
-		a := shardAnswer{err: err}
-		if err != nil {
-			for _, p := range asked {
-				a.asked = append(a.asked, hot[p.at])
+		for i := range reads {
+			if err != nil {
+				reads[i].err = err
+				continue
 			}
-			return a
+			take(&reads[i], cmds[i])
 		}
-		for i, cmd := range cmds {
-			r := shardRead{t: hot[asked[i].at], heats: heats[i]}
-			res, err := cmd.Slice()
-			if r.err = err; err == nil {
-				r.take(res)
-			}
-			a.reads = append(a.reads, r)
-		}
-		return a
+		return shardAnswer{reads: reads, err: err}
 	}
+}
+
+// recover gives back what reads have taken whose answers were lost.
+func (c *keyed) recover(doubtful []*tenure) func() shardAnswer {
+	calls, reads := make([]call, len(doubtful)), make([]shardRead, len(doubtful))
+	c.mu.Lock()
+	for i, t := range doubtful {
+		t.round++ // also where this is a second try: the first may be still on its way
+		args := []any{t.round}
+		for id := range t.out {
+			args = append(args, id)
+		}
+		calls[i], reads[i] = t.call(recoverScript, args...), shardRead{t: t, clear: true, more: true}
+	}
+	c.mu.Unlock()
+	return c.request(calls, reads, func(r *shardRead, cmd *goredis.Cmd) {
+		r.gone, r.err = cmd.Int64()
+		if r.lost = r.gone < 0; r.lost {
+			r.gone = 0
+		}
+	})
 }
 
 // call is a script of t's shard, with what all of them begin with.
@@ -207,12 +233,6 @@ func (c *keyed) await(ctx context.Context) error {
 func (c *keyed) keep(a shardAnswer) error {
 	c.open = nil
 	c.heard(a.err)
-	if a.err != nil {
-		if !notSent(a.err) {
-			c.doubt(a.asked)
-		}
-		return receiveError(c.op("receive"), a.err)
-	}
 	for _, t := range a.woken {
 		if t != nil {
 			c.mu.Lock()
@@ -220,48 +240,57 @@ func (c *keyed) keep(a shardAnswer) error {
 			c.mu.Unlock()
 		}
 	}
-	var failed error
+	failed := a.err
 	for i := range a.reads {
 		r := &a.reads[i]
 		c.lostSome(r.t.shard, r.gone)
-		c.mu.Lock()
-		// A message that came back after this read has heated the shard already: this
-		// answer, which does not know of it, must not cool it down, or it would lie there
-		// until something else is published.
-		r.t.hot = r.more || r.t.heats != r.heats
-		if r.last != "" {
-			r.t.last = r.last
-		}
-		current := c.owned[r.t.at] == r.t
-		c.mu.Unlock()
-		switch {
-		case !current:
+		switch ours := c.note(r); {
+		case !ours:
 		case r.lost, vanished(r.err):
 			poke(c.own.kick) // the owner finds out what there is
 		case r.err != nil:
-			c.heat(r.t)
-			failed = receiveError(c.op("receive"), r.err)
-		default:
-			c.held = append(c.held, r.list...)
+			failed = r.err
 		}
 	}
-	return failed
+	if failed != nil {
+		return receiveError(c.op("receive"), failed)
+	}
+	return nil
 }
 
-// doubt stops reading the shards of a request that was sent and not answered. What it took
-// is pending with the owner, so no later read hands it out: the next one would return the
-// message behind it, out of order, and it would lie there until the shard changes hands. So
-// the shard does that: the owner revokes it, gives back what is out, and claims it anew.
-func (c *keyed) doubt(asked []*tenure) {
+// note notes what an answer says about a shard, and reports whether that is still ours.
+func (c *keyed) note(r *shardRead) (ours bool) {
 	c.mu.Lock()
-	for _, t := range asked {
-		if c.owned[t.at] == t {
-			c.owned[t.at] = nil
-		}
-		t.doubted.Store(true)
+	defer c.mu.Unlock()
+	t := r.t
+	if c.owned[t.at] != t {
+		return false
 	}
-	c.mu.Unlock()
-	poke(c.own.kick)
+	switch {
+	case vanished(r.err), r.clear && r.lost: // the owner ends the tenure
+		t.doubt, t.hot = false, false
+		return true
+	case r.err != nil, r.lost:
+		// The answer was lost, or cannot be read: the server may have handed out what nobody
+		// here knows of. Or we have the wrong round, or none.
+		t.doubt = true
+		return true
+	}
+	if r.clear {
+		t.doubt = false
+	}
+	// A message that came back after this read has heated the shard already: this
+	// answer, which does not know of it, must not cool it down, or it would lie there
+	// until something else is published.
+	t.hot = r.more || t.heats != r.heats
+	if r.last != "" {
+		t.last = r.last
+	}
+	for i := range r.list {
+		t.out[r.list[i].id] = struct{}{}
+	}
+	c.held = append(c.held, r.list...)
+	return true
 }
 
 // prune takes out of held what is not ours any more, and gives back what core has paused:

@@ -31,6 +31,7 @@ type shardLot struct {
 	t     *tenure
 	verb  string
 	at    []int // indices of the results
+	ids   []string
 	args  []any
 	final bool // core asks for no more
 }
@@ -81,7 +82,7 @@ func (s *shardSettling) add(t *tenure, verb string, at int, id string, count int
 		s.last[t] = n
 	}
 	l := &s.lots[n]
-	l.at = append(l.at, at)
+	l.at, l.ids = append(l.at, at), append(l.ids, id)
 	if l.args = append(l.args, id); verb != verbAck {
 		l.args = append(l.args, strconv.FormatInt(count, 10))
 	}
@@ -151,6 +152,11 @@ func (s *shardSettling) conclude(l *shardLot, cmd *goredis.Cmd) error {
 	default:
 		s.c.lostSome(l.t.shard, res)
 	}
+	s.c.mu.Lock()
+	for _, id := range l.ids {
+		delete(l.t.out, id)
+	}
+	s.c.mu.Unlock()
 	if l.verb != verbAck && !l.final {
 		s.c.heat(l.t) // it comes again
 	}

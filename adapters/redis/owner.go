@@ -113,7 +113,6 @@ func (c *keyed) look() time.Duration {
 	names, err := c.beat()
 	c.heard(err)
 	c.expire()
-	c.yield()
 	switch {
 	case err != nil: // shares stay as they are
 		return c.soon(seekEvery)
@@ -147,10 +146,10 @@ func (c *keyed) soon(d time.Duration) time.Duration {
 	return max(d, time.Millisecond)
 }
 
-// bound is how long a request of the owner may take: a lease that ends meanwhile must be
-// seen when it does.
+// bound is how long a request of the owner may take: not past the end of a lease, which
+// must be seen when it comes.
 func (c *keyed) bound() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), min(c.b.cfg.Timeout, c.b.cfg.Lease/3))
+	return context.WithTimeout(context.Background(), c.soon(min(c.b.cfg.Timeout, c.b.cfg.Lease/3)))
 }
 
 // beat sends the heartbeat and renews what we have, also while it is revoked.
@@ -189,15 +188,6 @@ func (c *keyed) expire() {
 	for s, h := range c.own.held {
 		if (h.stage == owning || h.stage == releasing) && !h.t.live() {
 			c.lose(s)
-		}
-	}
-}
-
-// yield gives up what Receive cannot read on in; see doubt.
-func (c *keyed) yield() {
-	for s, h := range c.own.held {
-		if h.stage == owning && h.t.doubted.Load() {
-			c.handOver(s)
 		}
 	}
 }
@@ -365,7 +355,7 @@ func (c *keyed) claimed(s int, sent time.Duration, cmd *goredis.Cmd) error {
 		return errReply
 	}
 	c.own.epoch++
-	t := &tenure{c: c, shard: &c.shards[s], at: s, epoch: c.own.epoch, fence: text(res[1]), since: time.Now(), hot: true, last: "0-0"}
+	t := &tenure{c: c, shard: &c.shards[s], at: s, epoch: c.own.epoch, fence: text(res[1]), since: time.Now(), hot: true, last: "0-0", out: map[string]struct{}{}}
 	t.until.Store(int64(sent + c.b.cfg.Lease))
 	c.own.held[s] = holding{stage: owning, t: t}
 	if res[2] == int64(1) {

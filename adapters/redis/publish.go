@@ -55,6 +55,7 @@ type item struct {
 	sched string // key, with a delay
 	log   string // key
 	token string // makes a scheduled message unlike every other
+	keep  string // with this entry those before that id are trimmed; "" = none
 	args  []any
 }
 
@@ -66,19 +67,21 @@ type parcel struct {
 	errs  []error // by index of the batch; the committer's until done is closed
 	size  int
 	tied  bool // a key comes twice: what follows a failure of its key must not be stored
+	clock *serverClock
 	taken bool // guarded by the committer's lock
 	done  chan struct{}
 }
 
 // pack turns a batch into items; what cannot be sent fails here.
 func (b *broker) pack(op string, to driver.Destination, batch []*driver.Message) *parcel {
-	p := &parcel{op: op, to: to, items: make([]item, 0, len(batch)), errs: make([]error, len(batch)), done: make(chan struct{})}
+	p := &parcel{op: op, to: to, clock: &b.clock, items: make([]item, 0, len(batch)), errs: make([]error, len(batch)), done: make(chan struct{})}
 	k := b.cfg.keys(to)
 	log, sched := k.log, k.sched
 	shards := b.cfg.shards(to)
 	if to.Group != "" && to.Shape != driver.Queue {
 		log, sched = k.retry(to.Group), k.later(to.Group)
 	}
+	oldest, trimmed := b.oldest(to), ""
 	seen := make(map[string]struct{})
 	for i, m := range batch {
 		if err := b.refuse(op, to, m); err != nil {
@@ -88,6 +91,9 @@ func (b *broker) pack(op string, to driver.Destination, batch []*driver.Message)
 		it := item{at: i, key: m.Key, size: m.Size(), log: log, args: entryOf(m)}
 		if len(shards) > 0 {
 			it.log = shards[b.partition(m.Key, len(shards))].log
+		}
+		if it.log != trimmed { // not with each: to look costs little, but not nothing
+			it.keep, trimmed = oldest, it.log
 		}
 		if m.Delay > 0 {
 			it.delay, it.sched = max(1, int64((m.Delay+time.Millisecond-1)/time.Millisecond)), sched
@@ -159,7 +165,7 @@ func (b *broker) exists(ctx context.Context, op string, to driver.Destination) e
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.known[to] = struct{}{}
+	b.known[to] = readRetention(vals)
 	return nil
 }
 
@@ -173,12 +179,12 @@ func (b *broker) forget(to driver.Destination) {
 // layout is the version of what is stored under the keys.
 const layout = "1"
 
-// meta reads what is stored about a destination: see agree.
+// meta reads what is stored about a destination: see agree and readRetention.
 func (b *broker) meta(ctx context.Context, of driver.Destination) ([]any, error) {
-	return b.ctl.HMGet(ctx, b.cfg.keys(of).meta, "shape", "version", "partitions").Result()
+	return b.ctl.HMGet(ctx, b.cfg.keys(of).meta, "shape", "version", "partitions", "retention").Result()
 }
 
-// agree compares what is stored about a destination, [shape, version, partitions], with
+// agree compares what is stored about a destination, [shape, version, partitions …], with
 // what is asked for.
 func agree(op string, to driver.Destination, meta []any) error {
 	shape, version, partitions := text(meta[0]), text(meta[1]), text(meta[2])

@@ -30,11 +30,12 @@ type broker struct {
 	commit  *committer
 	down    atomic.Bool   // Notify was told Disconnected
 	dealt   atomic.Uint64 // messages without a key, for keyed destinations
+	clock   serverClock
 
 	mu        sync.Mutex
 	closed    bool
 	consumers map[driver.Consumer]struct{}
-	known     map[driver.Destination]struct{} // found to exist as they are asked for
+	known     map[driver.Destination]time.Duration // found to exist as they are asked for: retention
 }
 
 // server is what INFO told when the driver was opened.
@@ -53,7 +54,7 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 	if err != nil {
 		return nil, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
-	b := &broker{cfg: cfg, consumers: map[driver.Consumer]struct{}{}, known: map[driver.Destination]struct{}{}}
+	b := &broker{cfg: cfg, consumers: map[driver.Consumer]struct{}{}, known: map[driver.Destination]time.Duration{}}
 	b.pub = goredis.NewClient(b.options(flushers))
 	b.ctl = goredis.NewClient(b.options(32))
 	b.commit = newCommitter(b)

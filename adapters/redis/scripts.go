@@ -24,6 +24,8 @@ var (
 	leaveText string
 	//go:embed lua/seek.lua
 	seekText string
+	//go:embed lua/tidy.lua
+	tidyText string
 	//go:embed lua/stream.lua
 	streamText string
 	//go:embed lua/beat.lua
@@ -40,6 +42,8 @@ var (
 	releaseText string
 	//go:embed lua/shard_read.lua
 	shardReadText string
+	//go:embed lua/shard_recover.lua
+	recoverText string
 	//go:embed lua/shard_settle.lua
 	shardSettleText string
 	//go:embed lua/shard_seek.lua
@@ -51,12 +55,14 @@ var (
 	leaveScript   = goredis.NewScript(leaveText)
 	seekScript    = goredis.NewScript(seekText)
 
+	tidyScript        = goredis.NewScript(tidyText)
 	streamScript      = goredis.NewScript(streamText)
 	beatScript        = goredis.NewScript(beatText)
 	claimScript       = goredis.NewScript(shardText + claimText)
 	peekScript        = goredis.NewScript(shardText + peekText)
 	renewScript       = goredis.NewScript(shardText + renewText)
 	releaseScript     = goredis.NewScript(shardText + releaseText)
+	recoverScript     = goredis.NewScript(shardText + recoverText)
 	shardReadScript   = goredis.NewScript(shardText + shardReadText)
 	shardSettleScript = goredis.NewScript(shardText + shardSettleText)
 	shardSeekScript   = goredis.NewScript(shardText + shardSeekText)

@@ -1,13 +1,15 @@
 -- In front of every script of one shard and group.
 -- KEYS: log, lease, fence. ARGV: group, member, fence (or ''), then the script's own.
--- The lease is a string "member fence" that expires; the fence outlives it.
+-- The lease is a string "member fence round" that expires; the fence outlives it. A round ends
+-- when an answer to a read was lost: see shard_recover.
 -- What the owner has out is pending with the consumer 'owner', what is to come again with '~free'.
 -- One name for all owners: the lease tells who that is, and no name of a dead one stays behind.
 if redis.replicate_commands then redis.replicate_commands() end
 local log, lease, group, member = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
+local prefix = member .. ' ' .. ARGV[3] .. ' '
 local function mine()
-  return redis.call('GET', lease) == member .. ' ' .. ARGV[3]
+  return string.sub(redis.call('GET', lease) or '', 1, #prefix) == prefix
 end
 
 -- Whether another member has the shard.

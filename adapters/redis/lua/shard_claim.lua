@@ -16,6 +16,6 @@ local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local fence = string.format('%.0f', math.max(now, (tonumber(redis.call('GET', KEYS[3])) or 0) + 1))
 redis.call('SET', KEYS[3], fence)
-redis.call('SET', lease, member .. ' ' .. fence, 'PX', ARGV[4])
+redis.call('SET', lease, member .. ' ' .. fence .. ' 0', 'PX', ARGV[4])
 -- What the last owner had out and did not give back may have been tried: it counts.
 return {1, fence, made, free_all(0)}

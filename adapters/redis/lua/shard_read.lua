@@ -1,8 +1,8 @@
 -- Hands out at most ARGV[4] entries, in the order of the stream: first what was out before and
--- comes again, then what is new.
--- Returns {0}: the shard is not ours, or {1, 1 if there may be more, last id of the stream,
+-- comes again, then what is new. ARGV[5]: round.
+-- Returns {0}: the shard is not ours, or the round is over, or {1, 1 if there may be more, last id of the stream,
 -- deleted, list of {id, deliveries, fields}}.
-if not mine() then return {0} end
+if redis.call('GET', lease) ~= prefix .. ARGV[5] then return {0} end
 local room, list, gone = tonumber(ARGV[4]), {}, 0
 for _, e in ipairs(redis.call('XPENDING', log, group, '-', '+', room, '~free')) do
   local res = redis.call('XCLAIM', log, group, 'owner', 0, e[1])
