@@ -16,3 +16,9 @@ func Portions(room, n, first int) (sizes map[int]int, next int) {
 	}
 	return sizes, next
 }
+
+// The scripts whose requests a test holds up.
+var (
+	ReadScript    = shardText + shardReadText
+	RecoverScript = shardText + recoverText
+)

@@ -82,3 +82,32 @@ func TestCloseGivesBackWhatWaits(t *testing.T) {
 		t.Errorf("it came after %v", took)
 	}
 }
+
+// TestDelayedOneByOne: a delayed message that was moved as soon as it was seen is a sign
+// that another may come, as one that still waits is.
+func TestDelayedOneByOne(t *testing.T) {
+	t.Parallel()
+	// A short lease would make the consumer look often for its own sake.
+	d, to := open(t, func(c *redis.Config) { c.Lease = 30 * time.Second }), fresh(t, driver.Queue)
+	c := subscribe(t, d, driver.Subscription{From: to})
+	for i := range 3 {
+		m := message(i)
+		m.Delay = 50 * time.Millisecond
+		due := make(chan time.Time, 1)
+		// While the consumer waits: a Receive that begins would see it at once.
+		time.AfterFunc(100*time.Millisecond, func() {
+			due <- time.Now().Add(m.Delay)
+			if err := d.Publish(within(t, 5*time.Second), to, []*driver.Message{m}); err != nil {
+				t.Error(err)
+			}
+		})
+		got, err := c.Receive(within(t, 10*time.Second), demand(10)) // with room for one it looks often
+		if err != nil {
+			t.Fatal(err)
+		}
+		if late := time.Since(<-due); i > 0 && late > 500*time.Millisecond {
+			t.Errorf("message %d came %v late; only the first may", i, late)
+		}
+		mustSettle(t, c, driver.Ack, got...)
+	}
+}

@@ -205,6 +205,10 @@ func TestKeyedNackAndReturnComeAgainInPlace(t *testing.T) {
 	}
 	// A settlement of the first hand-out, repeated late, touches nothing of the second.
 	mustSettle(t, c, driver.Nack, got[1])
+	mustSettle(t, c, driver.Return, got[2])
+	if s := stats(t, d, to); s.InFlight != 6 || s.Ready != 4 {
+		t.Errorf("%+v after it, want 6 out and 4 ready", s)
+	}
 	mustSettle(t, c, driver.Ack, again...)
 	inOrder(t, "the rest", receive(t, c, 4), 1, 6, 7, 8, 9)
 }

@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -19,6 +20,7 @@ import (
 type ice struct {
 	mu     sync.Mutex
 	refuse bool
+	on     []string // requests that freeze their connection, each once
 	conns  []*iceConn
 }
 
@@ -52,6 +54,10 @@ func (i *ice) dial(ctx context.Context, network, addr string) (net.Conn, error) 
 func (c *iceConn) Write(b []byte) (int, error) {
 	c.on.mu.Lock()
 	defer c.on.mu.Unlock()
+	if i := slices.IndexFunc(c.on.on, func(s string) bool { return bytes.Contains(b, []byte(s)) }); i >= 0 {
+		c.on.on = slices.Delete(c.on.on, i, i+1)
+		c.frozen = true
+	}
 	if c.frozen {
 		c.late = append(c.late, b...)
 		return len(b), nil
@@ -400,4 +406,37 @@ func TestKeyedLateReadTakesNothing(t *testing.T) {
 	if s := stats(t, pub, to); s.InFlight != 0 || s.Ready != 0 || m.opened != 1 {
 		t.Errorf("%+v is left, after %d assignments", s, m.opened)
 	}
+}
+
+// The same for the request that cleans up after it: late, it does not know what is out.
+func TestKeyedLateRecoveryGivesNothingBack(t *testing.T) {
+	t.Parallel()
+	to := freshKeyed(t, driver.Queue, 1)
+	var net ice
+	var freeze []string
+	for _, text := range []string{redis.ReadScript, redis.RecoverScript} {
+		freeze = append(freeze, raw(t).ScriptLoad(within(t, 5*time.Second), text).Val())
+	}
+	d := open(t, func(c *redis.Config) { c.Dial, c.Lease, c.Timeout = net.dial, 20*time.Second, 200*time.Millisecond })
+	pub := open(t)
+	m := rawMember(t, d, driver.Subscription{From: to})
+	oneKey(t, pub, to, "k", 0, 10)
+	out := receive(t, m.c, 2)
+	net.mu.Lock()
+	net.on = freeze
+	net.mu.Unlock()
+	out = append(out, receive(t, m.c, 3)...) // after a read and a recovery that are late
+	net.mu.Lock()
+	if len(net.on) > 0 {
+		t.Errorf("%d of 2 requests are not late: this test shows little", len(net.on))
+	}
+	net.mu.Unlock()
+	net.thaw()
+	time.Sleep(100 * time.Millisecond) // what arrives late takes its time
+	if s := stats(t, pub, to); s.InFlight != 5 || s.Ready != 5 {
+		t.Errorf("%+v after the thaw, and we know of 5 that are out", s)
+	}
+	out = append(out, receive(t, m.c, 5)...)
+	inOrder(t, "all", out, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+	mustSettle(t, m.c, driver.Ack, out...)
 }

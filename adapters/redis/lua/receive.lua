@@ -20,6 +20,9 @@ local function move(from, to)
     local res = redis.pcall('XADD', to, '*', unpack(f))
     if type(res) == 'table' and res.err then break end
     redis.call('ZREM', from, packed)
+    -- Where one was there may be another soon, also where this was the last: the consumer
+    -- must look as often as it does while it sees one wait.
+    if due < 0 then due = 60000 end
   end
   local head = redis.call('ZRANGE', from, 0, 0, 'WITHSCORES')
   if head[2] then
