@@ -29,7 +29,7 @@ type consumer struct {
 	shut   chan struct{}
 	away   atomic.Bool     // Notify was told Disconnected
 	work   sync.WaitGroup  // requests, and the keeper of held
-	life   context.Context //nolint:containedctx // of the requests: they outlive calls
+	life   context.Context // of the requests: they outlive calls
 	cut    context.CancelFunc
 
 	mu      sync.Mutex

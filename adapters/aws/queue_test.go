@@ -157,6 +157,19 @@ func TestCloseGivesBack(t *testing.T) {
 	}
 }
 
+// TestAForeignReceipt settles nothing, although its handle would.
+func TestAForeignReceipt(t *testing.T) {
+	t.Parallel()
+	d, q := open(t), fresh(t, driver.Queue, 0)
+	publish(t, d, q, message(1))
+	c, other := subscribe(t, d, driver.Subscription{From: q}), subscribe(t, d, driver.Subscription{From: q})
+	got := receive(t, c, 1)
+	if err := settle(other, driver.Settlement{Disposition: driver.Ack}, got...); driver.ClassOf(err) != driver.LeaseLost {
+		t.Errorf("%v", err)
+	}
+	mustSettle(t, c, driver.Ack, got...)
+}
+
 func TestDelay(t *testing.T) {
 	t.Parallel()
 	d, q := open(t), fresh(t, driver.Queue, 0)
