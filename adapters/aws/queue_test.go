@@ -12,6 +12,7 @@ import (
 
 	"github.com/aws/smithy-go"
 
+	"github.com/varal-go/varal/adapters/aws"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -155,6 +156,24 @@ func TestCloseGivesBack(t *testing.T) {
 			t.Errorf("after Close: %v", err)
 		}
 	}
+}
+
+// TestCloseInAHurry: also a Close whose context has ended gives back, and soon.
+func TestCloseInAHurry(t *testing.T) {
+	t.Parallel()
+	d, q := open(t, func(c *aws.Config) { c.Lease, c.Wait = 30*time.Second, 10*time.Second }), fresh(t, driver.Queue, 0)
+	publish(t, d, q, some(0, 3)...)
+	c := subscribe(t, d, driver.Subscription{From: q})
+	receive(t, c, 3)
+	quiet(t, c, 50*time.Millisecond) // a request is open
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	began := time.Now()
+	_ = c.Close(ctx)
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	receive(t, subscribe(t, d, driver.Subscription{From: q}), 3)
 }
 
 // TestAForeignReceipt settles nothing, although its handle would.
