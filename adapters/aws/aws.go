@@ -16,7 +16,7 @@ type broker struct {
 	api  *services
 	down atomic.Bool // Notify was told Disconnected
 
-	life  context.Context //nolint:containedctx // of what outlives a call: ends when Close has waited long enough
+	life  context.Context // of what outlives a call: ends when Close has waited long enough
 	cut   context.CancelFunc
 	calls sync.WaitGroup // what outlives its caller
 

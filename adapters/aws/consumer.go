@@ -29,7 +29,7 @@ type consumer struct {
 	shut   chan struct{}
 	away   atomic.Bool     // Notify was told Disconnected
 	work   sync.WaitGroup  // requests, and the keeper of held
-	life   context.Context //nolint:containedctx // of the requests: they outlive calls
+	life   context.Context // of the requests: they outlive calls
 	cut    context.CancelFunc
 
 	mu      sync.Mutex
@@ -212,7 +212,9 @@ func (c *consumer) Close(ctx context.Context) error {
 		c.sub.Revoke(ctx, []string{""})
 	}
 	c.drain(ctx)
-	c.giveBackAll(ctx)
+	last, cancel := lastWord(ctx)
+	defer cancel()
+	c.giveBackAll(last)
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
@@ -223,6 +225,15 @@ func (c *consumer) Close(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// lastWord is ctx, or a little more where that has been cancelled: what is not given back
+// stays hidden for a lease.
+func lastWord(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Err() == nil {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), cutMargin*4/5)
 }
 
 // cutMargin of the time that Close has is kept for giving back.

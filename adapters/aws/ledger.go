@@ -9,6 +9,7 @@ import (
 
 // delivery is one hand-out of a message. The consumer's lock guards it.
 type delivery struct {
+	of       *consumer
 	id       string // of the message, the queue's own
 	handle   string // names the hand-out
 	group    string // FIFO

@@ -119,7 +119,7 @@ func (c *consumer) taken(ms []types.Message, sent, now time.Time) []*delivery {
 	out := make([]*delivery, 0, len(ms))
 	for i := range ms {
 		d := newDelivery(&ms[i])
-		d.from, d.deadline = from, from.Add(c.lease)
+		d.of, d.from, d.deadline = c, from, from.Add(c.lease)
 		if d.deadline.After(now) {
 			out = append(out, d)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/aws/smithy-go"
 
+	"github.com/varal-go/varal/adapters/aws"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -105,32 +106,23 @@ func TestLeaseEnds(t *testing.T) {
 	mustSettle(t, other, driver.Ack, again...)
 }
 
-// TestTheBufferKeepsItsLease: what a request brought and core has not asked for again is
-// renewed, and is there when core comes back.
+// TestTheBufferKeepsItsLease: what a request brought after its Receive was cancelled is
+// renewed for as long as core does not come back, and is there when it does.
 func TestTheBufferKeepsItsLease(t *testing.T) {
 	t.Parallel()
-	d, q := open(t), fresh(t, driver.Queue, 0)
-	c := subscribe(t, d, driver.Subscription{From: q})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancelled := make(chan error, 1)
-	go func() { _, err := c.Receive(ctx, demand(10)); cancelled <- err }()
-	quiet(t, subscribe(t, d, driver.Subscription{From: fresh(t, driver.Queue, 0)}), 100*time.Millisecond) // the request is open
-	cancel()
-	if err := <-cancelled; !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	publish(t, d, q, some(0, 5)...) // into the open request
-	other := subscribe(t, open(t), driver.Subscription{From: q})
-	ctx, cancel = context.WithTimeout(context.Background(), 3*lease)
-	defer cancel()
-	seen, _ := other.Receive(ctx, demand(10))
-	if len(seen) == 5 {
-		t.Skip("the other consumer's request was served first")
-	}
-	if len(seen) == 0 { // all are in the buffer of the first, for three leases by now
-		got := receive(t, c, 5)
+	for _, partitions := range []int{0, 1} {
+		p := newProxy(t)
+		d, q := openAt(t, p.srv.URL), fresh(t, driver.Queue, partitions)
+		c := subscribe(t, d, driver.Subscription{From: q})
+		quiet(t, c, 100*time.Millisecond) // cancels a Receive; its request is open
+		publish(t, d, q, someKeyed(5, 5)...)
+		<-time.After(3 * lease) // the load of the test: core has no room
+		got := receive(t, c, 1)
 		if left := time.Until(got[0].Deadline); got[0].DeliveryCount != 1 || left < lease/4 {
-			t.Errorf("count %d, %v of the lease are left", got[0].DeliveryCount, left)
+			t.Errorf("hand-out %d, %v of the lease are left", got[0].DeliveryCount, left)
+		}
+		if n := p.count("ChangeMessageVisibilityBatch"); n < 2 {
+			t.Errorf("%d renewals in three leases", n)
 		}
 		mustSettle(t, c, driver.Ack, got...)
 	}
@@ -164,6 +156,37 @@ func TestCloseGivesBack(t *testing.T) {
 			t.Errorf("after Close: %v", err)
 		}
 	}
+}
+
+// TestCloseInAHurry: also a Close whose context has ended gives back, and soon.
+func TestCloseInAHurry(t *testing.T) {
+	t.Parallel()
+	d, q := open(t, func(c *aws.Config) { c.Lease, c.Wait = 30*time.Second, 10*time.Second }), fresh(t, driver.Queue, 0)
+	publish(t, d, q, some(0, 3)...)
+	c := subscribe(t, d, driver.Subscription{From: q})
+	receive(t, c, 3)
+	quiet(t, c, 50*time.Millisecond) // a request is open
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	began := time.Now()
+	_ = c.Close(ctx)
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	receive(t, subscribe(t, d, driver.Subscription{From: q}), 3)
+}
+
+// TestAForeignReceipt settles nothing, although its handle would.
+func TestAForeignReceipt(t *testing.T) {
+	t.Parallel()
+	d, q := open(t), fresh(t, driver.Queue, 0)
+	publish(t, d, q, message(1))
+	c, other := subscribe(t, d, driver.Subscription{From: q}), subscribe(t, d, driver.Subscription{From: q})
+	got := receive(t, c, 1)
+	if err := settle(other, driver.Settlement{Disposition: driver.Ack}, got...); driver.ClassOf(err) != driver.LeaseLost {
+		t.Errorf("%v", err)
+	}
+	mustSettle(t, c, driver.Ack, got...)
 }
 
 func TestDelay(t *testing.T) {

@@ -67,7 +67,7 @@ func (c *consumer) Settle(ctx context.Context, batch []driver.Settlement) error 
 func (s *settling) sort(i int, x *driver.Settlement) error {
 	d, ok := x.Receipt.Ref.(*delivery)
 	switch {
-	case !ok || x.Receipt.Epoch != epoch:
+	case !ok || d.of != s.c || x.Receipt.Epoch != epoch:
 		return driver.Errorf(s.op, driver.LeaseLost, "the receipt is of another consumer or epoch")
 	case d.lost:
 		return driver.Errorf(s.op, driver.LeaseLost, "the lease was lost, or with it that of a message before it in its group")
