@@ -172,7 +172,7 @@ func (s *session) root() *cobra.Command {
 		return &coded{Usage, fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(s.demo(), s.publish(), s.consume(), s.describe(), s.sessions(), s.bench(), s.version())
+	root.AddCommand(s.demo(), s.publish(), s.consume(), s.describe(), s.topology(), s.sessions(), s.bench(), s.version())
 	return root
 }
 
