@@ -26,17 +26,17 @@ func TestKeyedMembersComeAndGo(t *testing.T) {
 	const each = 400
 	fed := feed(t, to, each, keys)
 	join(t, w, "a", to)
-	eventually(t, "a has all", 5*time.Second, func() bool { return w.balanced("a") })
+	eventually(t, "a has all", 15*time.Second, func() bool { return w.balanced("a") })
 	b := join(t, w, "b", to)
-	eventually(t, "a and b", 5*time.Second, func() bool { return w.balanced("a", "b") })
+	eventually(t, "a and b", 15*time.Second, func() bool { return w.balanced("a", "b") })
 	c := join(t, w, "c", to)
-	eventually(t, "a, b and c", 5*time.Second, func() bool { return w.balanced("a", "b", "c") })
+	eventually(t, "a, b and c", 15*time.Second, func() bool { return w.balanced("a", "b", "c") })
 	b.leave()
-	eventually(t, "a and c", 5*time.Second, func() bool { return w.balanced("a", "c") })
+	eventually(t, "a and c", 15*time.Second, func() bool { return w.balanced("a", "c") })
 	c.leave()
-	eventually(t, "a alone", 5*time.Second, func() bool { return w.balanced("a") })
+	eventually(t, "a alone", 15*time.Second, func() bool { return w.balanced("a") })
 	<-fed
-	eventually(t, "all handled", 30*time.Second, func() bool { return w.handled() == each*len(keys) })
+	w.all(t, each*len(keys))
 	w.check(t, each, keys...)
 	if w.changes < 8+4+2+2 {
 		t.Errorf("only %d changes of owner: this test has shown little", w.changes)
@@ -68,7 +68,7 @@ func TestKeyedShardsOfTheKilledAreTakenOver(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	<-fed
-	eventually(t, "all handled", 30*time.Second, func() bool { return w.handled() == each*len(keys) })
+	w.all(t, each*len(keys))
 	w.check(t, each, keys...)
 	if w.replays > 2*10 {
 		t.Errorf("%d messages came again, and one member with 10 at most was killed", w.replays)

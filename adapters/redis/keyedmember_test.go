@@ -98,6 +98,22 @@ func (w *watch) handled() int {
 	return len(w.times)
 }
 
+// all waits until n messages were handled, as long as there are more of them all the time.
+func (w *watch) all(t *testing.T, n int) {
+	t.Helper()
+	const limit = 15 * time.Second
+	for last, since := -1, time.Now(); ; time.Sleep(2 * time.Millisecond) {
+		switch now := w.handled(); {
+		case now >= n:
+			return
+		case now != last:
+			last, since = now, time.Now()
+		case time.Since(since) > limit:
+			t.Fatalf("%d of %d messages were handled, and none in the last %v", now, n, limit)
+		}
+	}
+}
+
 func (w *watch) balanced(names ...string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -150,7 +150,7 @@ func TestKeyedServerIsKilledAndComesBack(t *testing.T) {
 		s.start()
 	}
 	<-fed
-	eventually(t, "all handled", 30*time.Second, func() bool { return w.handled() == each*len(keys) })
+	w.all(t, each*len(keys))
 	eventually(t, "a and b", 10*time.Second, func() bool { return w.balanced("a", "b") })
 	w.check(t, each, keys...)
 }
@@ -275,7 +275,7 @@ func TestKeyedFailover(t *testing.T) {
 	now.Store("addr", replica.addr)
 	primary.kill() // its connections end; new ones go to the new primary
 	<-fed
-	eventually(t, "all handled", 30*time.Second, func() bool { return w.handled() == each*len(keys) })
+	w.all(t, each*len(keys))
 	w.check(t, each, keys...)
 	primary.start() // for the cleanup of what was opened at its address
 }
