@@ -50,9 +50,14 @@ type keyed struct {
 	waits   bool             // it is one that blocks
 	held    []kept           // handed to us, not returned yet
 	out     []driver.Received
-	turn    int   // which shard is asked first
-	biggest int64 // estimate of a message's size
+	turn    int       // which shard is asked first
+	glanced time.Time // when shards were looked at that seemed to have nothing
+	biggest int64     // estimate of a message's size
 }
+
+// glanceEvery is how often a consumer that has enough to read in some shards looks at the
+// others.
+const glanceEvery = 20 * time.Millisecond
 
 // tenure is one period in which a shard is ours.
 type tenure struct {

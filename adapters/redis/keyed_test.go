@@ -331,3 +331,29 @@ func TestKeyedGroupsOfATopic(t *testing.T) {
 		t.Errorf("%d entries are left in the log, and both groups have done with all of them", n)
 	}
 }
+
+// A shard that always has something does not keep the consumer from the others.
+func TestKeyedBusyShardStarvesNoOther(t *testing.T) {
+	t.Parallel()
+	d, to := open(t), freshKeyed(t, driver.Queue, 2)
+	var keys [2]string // one of each partition
+	for _, k := range keysOf(20) {
+		keys[driver.PartitionOf(k, 2)] = k
+	}
+	m := rawMember(t, d, driver.Subscription{From: to})
+	eventually(t, "both shards", 5*time.Second, m.owns(2))
+	quiet(t, m.c, 100*time.Millisecond) // both are known to be empty
+	oneKey(t, d, to, keys[0], 0, 2000)
+	mustSettle(t, m.c, driver.Ack, receive(t, m.c, 5)...)
+	oneKey(t, d, to, keys[1], 0, 1)
+	for end := time.Now().Add(500 * time.Millisecond); ; {
+		got := receive(t, m.c, 1) // one at a time: the backlog lasts
+		mustSettle(t, m.c, driver.Ack, got...)
+		if got[0].Key == keys[1] {
+			return
+		}
+		if time.Now().After(end) || number(got[0].ID) == 1999 {
+			t.Fatalf("after %s of the busy shard nothing has come of the other", got[0].ID)
+		}
+	}
+}

@@ -170,13 +170,15 @@ func TestKeyedLeaseIsRenewedDuringARevoke(t *testing.T) {
 	}
 	eventually(t, "a has all", 5*time.Second, a.owns(4))
 	got := receive(t, a.c, 40)
-	release := make(chan struct{})
+	let := make(chan struct{})
+	release := sync.OnceFunc(func() { close(let) })
+	t.Cleanup(release)
 	a.mu.Lock()
 	a.hold = func(ctx context.Context) {
 		if ctx.Err() != nil {
 			t.Error("a Revoke of what is ours began with an ended ctx")
 		}
-		<-release
+		<-let
 	}
 	a.mu.Unlock()
 	b := rawMember(t, d, driver.Subscription{From: to})
@@ -185,7 +187,7 @@ func TestKeyedLeaseIsRenewedDuringARevoke(t *testing.T) {
 		t.Fatal("the next owner did not wait for the Revoke")
 	}
 	mustSettle(t, a.c, driver.Ack, got...)
-	close(release)
+	release()
 	eventually(t, "two each", 3*time.Second, func() bool { return a.owns(2)() && b.owns(2)() })
 	quiet(t, b.c, 200*time.Millisecond)
 	a.mu.Lock()

@@ -87,12 +87,20 @@ func TestKeyedClaimThatComesSecondGetsNothing(t *testing.T) {
 	eventually(t, "the other one to own it", 5*time.Second, owner.owns(1))
 	oneKey(t, open(t), to, "k", 0, 3)
 	got := receive(t, owner.c, 3)
+	let := make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(let) })
+	t.Cleanup(letGo)
+	owner.mu.Lock()
+	owner.hold = func(context.Context) { <-let } // the shard is the older member's share, later
+	owner.mu.Unlock()
 	close(g.open)
-	time.Sleep(300 * time.Millisecond) // for the claim to come, and for what must not happen
-	if !late.owns(0)() || late.opened > 0 {
+	time.Sleep(500 * time.Millisecond) // for the claim to come, and for what must not happen
+	if !late.owns(0)() {
 		t.Error("a shard has two owners")
 	}
 	mustSettle(t, owner.c, driver.Ack, got...)
+	letGo()
+	eventually(t, "the older member to have its share", 5*time.Second, late.owns(1))
 }
 
 // A message goes back between a read that finds nothing and the look at its answer.

@@ -43,13 +43,18 @@ func (c *keyed) fill(ctx context.Context, want driver.Demand) error {
 	switch {
 	case len(doubtful) > 0:
 		return c.ask(ctx, false, c.recover(doubtful))
+	case len(hot) > 0 && len(hot) < len(all) && time.Since(c.glanced) > glanceEvery:
+		// Whoever has always something to read never waits, and only a wait would tell that
+		// the other shards have something too.
+		c.glanced = time.Now()
+		return c.ask(ctx, false, c.wait(all, 0))
 	case len(hot) > 0:
 		room := max(1, min(want.Records, 1000, int(min(want.Bytes/c.biggest, 1000))))
 		var asked []portionOf
 		asked, c.turn = portions(room, len(hot), c.turn%len(hot))
 		return c.ask(ctx, false, c.fetch(hot, asked))
 	case len(all) > 0:
-		return c.ask(ctx, true, c.wait(all))
+		return c.ask(ctx, true, c.wait(all, maxBlock))
 	}
 	select { // nothing to wait on but the owner
 	case <-c.changed:
@@ -151,8 +156,9 @@ func (r *shardRead) take(res []any) {
 	}
 }
 
-// wait blocks until one of the streams has more than has been read.
-func (c *keyed) wait(all []*tenure) func() shardAnswer {
+// wait blocks until one of the streams has more than has been read; block 0 = it looks and
+// does not wait.
+func (c *keyed) wait(all []*tenure, block time.Duration) func() shardAnswer {
 	streams, after := make([]string, len(all)), make([]string, len(all))
 	of := make(map[string]*tenure, len(all))
 	c.mu.Lock()
@@ -161,7 +167,7 @@ func (c *keyed) wait(all []*tenure) func() shardAnswer {
 	}
 	c.mu.Unlock()
 	return func() shardAnswer {
-		raw, err := c.rd.peek(maxBlock, streams, after)
+		raw, err := c.rd.peek(block, streams, after)
 		var a shardAnswer
 		switch {
 		case errors.Is(err, goredis.Nil):

@@ -43,8 +43,10 @@ func private(t *testing.T, more ...string) *server {
 	addr := l.Addr().String()
 	_ = l.Close()
 	_, port, _ := net.SplitHostPort(addr)
+	// With everysec the server puts a write off while an fsync is slow, so that a kill may lose
+	// what it has confirmed.
 	s := &server{t: t, addr: addr, args: append([]string{
-		path, "--bind", "127.0.0.1", "--port", port, "--dir", t.TempDir(), "--save", "", "--appendonly", "yes",
+		path, "--bind", "127.0.0.1", "--port", port, "--dir", t.TempDir(), "--save", "", "--appendonly", "yes", "--appendfsync", "always",
 		"--maxmemory-policy", "noeviction", "--repl-diskless-sync-delay", "0",
 	}, more...)}
 	s.start()

@@ -45,10 +45,15 @@ func (r *reader) wait(group, name string, count int, block time.Duration, stream
 	return r.do(block, args)
 }
 
-// peek is XREAD that blocks until one of the streams has an entry after its id. It takes
-// nothing out of any group. One entry a stream is the least that can be asked for.
+// peek is XREAD that blocks until one of the streams has an entry after its id; block 0 =
+// it looks and does not wait. It takes nothing out of any group. One entry a stream is the
+// least that can be asked for.
 func (r *reader) peek(block time.Duration, streams, after []string) (any, error) {
-	args := []any{"XREAD", "COUNT", 1, "BLOCK", max(1, block.Milliseconds()), "STREAMS"}
+	args := []any{"XREAD", "COUNT", 1}
+	if block > 0 {
+		args = append(args, "BLOCK", max(1, block.Milliseconds()))
+	}
+	args = append(args, "STREAMS")
 	for _, s := range streams {
 		args = append(args, s)
 	}

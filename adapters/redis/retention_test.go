@@ -75,3 +75,18 @@ func TestRetentionIsRefusedWhereItMeansNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestRetentionKeepsWhatIsYounger(t *testing.T) {
+	t.Parallel()
+	d, to := open(t), fresh(t, driver.Stream)
+	want := []driver.Resource{{Destination: to, Options: map[string]string{"retention": "1h"}}}
+	if _, err := d.Admin().Apply(within(t, 10*time.Second), want, driver.Create); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 { // each of them trims
+		publish(t, d, to, 300*i, 300*i+300)
+	}
+	if n := stats(t, d, to).Ready; n != 1500 {
+		t.Errorf("%d of 1500 are kept, and none is old", n)
+	}
+}
