@@ -69,10 +69,19 @@ func (a admin) seekKeyed(ctx context.Context, op string, of driver.Resource, to 
 // statsKeyed sums up the shards and lists them.
 func (a admin) statsKeyed(ctx context.Context, op string, of driver.Resource) (driver.Stats, error) {
 	sum := driver.Stats{Oldest: -1, Partitions: map[string]driver.Stats{}}
-	for _, s := range a.b.cfg.shards(of.Destination) {
+	shards := a.b.cfg.shards(of.Destination)
+	out, err := a.inFlight(ctx, shards, groupOf(of.Destination, of.Group))
+	if err != nil {
+		return sum, err
+	}
+	for i, s := range shards {
 		one, err := a.ofShard(ctx, op, of, &s)
 		if err != nil {
 			return sum, err
+		}
+		if out != nil && one.InFlight >= 0 {
+			one.InFlight = out[i]
+			one.Lag = plus(one.Ready, one.InFlight)
 		}
 		sum.Partitions[s.label] = one
 		sum.Ready = plus(sum.Ready, one.Ready)
@@ -81,6 +90,31 @@ func (a admin) statsKeyed(ctx context.Context, op string, of driver.Resource) (d
 		sum.Oldest = max(sum.Oldest, one.Oldest)
 	}
 	return sum, nil
+}
+
+// inFlight counts what is out of all shards at one moment. One shard after the other, it
+// would count what one has given back and the next has handed out since, and the sum would
+// pass a limit that is kept. nil = no group is meant.
+func (a admin) inFlight(ctx context.Context, shards []shard, group string) ([]int64, error) {
+	if group == "" {
+		return nil, nil
+	}
+	cmds, err := a.b.ctl.TxPipelined(ctx, func(p goredis.Pipeliner) error {
+		for i := range shards {
+			p.XPending(ctx, shards[i].log, group)
+		}
+		return nil
+	})
+	if err != nil && offline(err) {
+		return nil, err
+	}
+	out := make([]int64, len(shards))
+	for i, cmd := range cmds { // a group that is not there has nothing out
+		if p, ok := cmd.(*goredis.XPendingCmd); ok && p.Err() == nil {
+			out[i] = p.Val().Count - p.Val().Consumers[freeConsumer]
+		}
+	}
+	return out, nil
 }
 
 func (a admin) ofShard(ctx context.Context, op string, of driver.Resource, s *shard) (driver.Stats, error) {
