@@ -165,5 +165,25 @@ func (w *witness) Subscribe(ctx context.Context, sub driver.Subscription) (drive
 			w.r.lost()
 		}
 	}
-	return w.Driver.Subscribe(ctx, sub)
+	c, err := w.Driver.Subscribe(ctx, sub)
+	if err != nil {
+		return nil, err
+	}
+	return &witnessed{c, w.r}, nil
+}
+
+// witnessed tells of a settlement that was not accepted, too: a member that stood still past
+// its session and was told to leave meanwhile hears of it in no other way, and what it did
+// comes again.
+type witnessed struct {
+	driver.Consumer
+	r reporter
+}
+
+func (c *witnessed) Settle(ctx context.Context, batch []driver.Settlement) error {
+	err := c.Consumer.Settle(ctx, batch)
+	if err != nil {
+		c.r.lost()
+	}
+	return err
 }

@@ -68,7 +68,7 @@ func TestProcesses(t *testing.T) {
 	keeper.Keep(c)
 	t.Cleanup(keeper.Close)
 	o := small()
-	o.URL, o.Program = "kafka://"+c.ListenAddrs()[0]+"?session_timeout=1s", []string{os.Args[0]}
+	o.URL, o.Program = "kafka://"+c.ListenAddrs()[0]+"?session_timeout=2s", []string{os.Args[0]}
 	o.Messages, o.Segment, o.Trouble = 3000, 3000, 400*time.Millisecond
 	r, err := soak.Run(t.Context(), o)
 	if err != nil {
