@@ -56,6 +56,29 @@ func TestOnSQS(t *testing.T) {
 	demoOnSQS(t, base)
 }
 
+// TestDescribeWithoutStream: a shape that is not there is refused once, by name. Describing
+// SQS asks no server.
+func TestDescribeWithoutStream(t *testing.T) {
+	t.Parallel()
+	const url = "sqs://key:" + canary + "@us-east-1"
+	code, out, errs := run(t, "", "describe", "--url", url, "stream:diary", "queue:tickets")
+	diary, tickets, both := strings.Cut(out, "queue tickets")
+	if code != 0 || errs != "" || !both || !strings.HasSuffix(diary, "\nstream diary\n  refused: this broker has no stream\n\n") {
+		t.Errorf("%d, %q, %q", code, out, errs)
+	}
+	if strings.Contains(tickets, "this broker has no") || !strings.Contains(tickets, "settle each") {
+		t.Errorf("a queue there is: %q", tickets)
+	}
+	var v struct {
+		Destinations []struct{ Destination, Refused string }
+	}
+	_, out, _ = run(t, "", "describe", "--url", url, "--json")
+	err := json.Unmarshal([]byte(out), &v)
+	if err != nil || len(v.Destinations) != 4 || v.Destinations[0].Refused != "" || v.Destinations[3].Refused != "this broker has no stream" {
+		t.Errorf("%v, %q", err, out)
+	}
+}
+
 // demoOnSQS: an evening without a diary loses nothing, and says what it does without.
 func demoOnSQS(t *testing.T, url string) {
 	t.Helper()
