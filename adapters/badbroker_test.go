@@ -114,10 +114,14 @@ func stable(text string) string {
 func TestMissingDestinations(t *testing.T) {
 	t.Parallel()
 	out := []string{}
-	for _, b := range []struct{ name, url string }{
-		{"kafka", "kafka://" + fakeKafka(t)},
-		{"redis", "redis://" + fakeRedis(t, map[string]string{"HMGET": nothing})},
-		{"memory", "memory:"},
+	for _, b := range []struct {
+		name, url string
+		stream    error
+	}{
+		{"kafka", "kafka://" + fakeKafka(t), core.ErrNotFound},
+		{"redis", "redis://" + fakeRedis(t, map[string]string{"HMGET": nothing}), core.ErrNotFound},
+		{"sqs", sqsAt(fakeAWS(t, map[string]string{"GetQueueUrl": missingQueue})), core.ErrUnsupported}, // it has none, missing or not
+		{"memory", "memory:", core.ErrNotFound},
 	} {
 		c, err := adapters.Open(t.Context(), adapters.Config{URL: b.url, Provision: core.ProvisionVerify})
 		if err != nil {
@@ -125,13 +129,17 @@ func TestMissingDestinations(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
 		for _, d := range []core.Destination{core.Queue("missing"), core.Topic("missing"), core.Stream("missing")} {
+			want := core.ErrNotFound
+			if d.Shape == core.ShapeStream {
+				want = b.stream
+			}
 			err := c.Publish(t.Context(), d, &core.Message{})
-			if !errors.Is(err, core.ErrNotFound) {
+			if !errors.Is(err, want) {
 				t.Errorf("%s, publish to %s: %v", b.name, d, err)
 			}
 			out = append(out, b.name+": publish to a missing "+d.Shape.String(), "    "+describe(t, err))
 			_, err = c.Start(t.Context(), core.Subscription{From: d, Group: "g"}, func(context.Context, *core.Delivery) error { return nil })
-			if !errors.Is(err, core.ErrNotFound) {
+			if !errors.Is(err, want) {
 				t.Errorf("%s, subscribe to %s: %v", b.name, d, err)
 			}
 			out = append(out, b.name+": subscribe to a missing "+d.Shape.String(), "    "+describe(t, err))
@@ -146,9 +154,9 @@ var names = []string{"", strings.Repeat("n", 10<<10), "..", "a/b", "a*", "a#", "
 func TestNames(t *testing.T) {
 	t.Parallel()
 	var out []string
-	for _, url := range []string{"kafka://" + fakeKafka(t), "redis://" + fakeRedis(t, nil), "memory:"} {
+	for _, url := range []string{"kafka://" + fakeKafka(t), "redis://" + fakeRedis(t, nil), sqsAt(fakeAWS(t, nil)), "memory:"} {
 		provision := core.ProvisionCreate
-		if strings.HasPrefix(url, "redis") { // the fake has every queue
+		if strings.HasPrefix(url, "redis") || strings.HasPrefix(url, "sqs") { // the fakes have every queue
 			provision = core.ProvisionNone
 		}
 		c, err := adapters.Open(t.Context(), adapters.Config{URL: url, Provision: provision})

@@ -194,6 +194,13 @@ func TestBadOpens(t *testing.T) {
   redis-plain: {url: "redis://redis.example.com", user: u, password: "`+canary+`"}
   redis-ca: {url: "redis://localhost", tls: {ca: /does/not/exist.pem}}
   redis-db: {url: "redis://localhost/first"}
+  sqs-both: {url: "sqs://key:`+canary+`@us-east-1", user: key, password: "`+canary+`"}
+  sqs-region: {url: "sqs://", user: key, password: "`+canary+`"}
+  sqs-plain: {url: "sqs://us-east-1?endpoint=http://emulator.example.com", user: key, password: "`+canary+`"}
+  sqs-plain-tls: {url: "sqs://us-east-1?endpoint=http://localhost:4566", user: key, password: "`+canary+`", tls: {}}
+  sqs-ca: {url: "sqs://us-east-1", user: key, password: "`+canary+`", tls: {ca: /does/not/exist.pem}}
+  sqs-tls: {url: "sqs://us-east-1?server_name=a", user: key, password: "`+canary+`", tls: {server_name: b}}
+  sqs-token: {url: "sqs://us-east-1?session_token=${env:VARAL_TEST_EMPTY}", user: key, password: "`+canary+`"}
   redis-tls: {url: "rediss://localhost?server_name=a", tls: {server_name: b}}
 `, 1)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -203,7 +210,7 @@ func TestBadOpens(t *testing.T) {
 	add := func(name string, c adapters.Config) {
 		out = append(out, name, "    "+strings.ReplaceAll(open(t, c), dir, "DIR"))
 	}
-	for _, b := range []string{"both", "empty", "memory-user", "memory-tls", "scheme", "unparseable", "plain", "ca", "redis-both", "redis-plain", "redis-ca", "redis-db", "redis-tls", "kafka", "nope"} {
+	for _, b := range []string{"both", "empty", "memory-user", "memory-tls", "scheme", "unparseable", "plain", "ca", "redis-both", "redis-plain", "redis-ca", "redis-db", "redis-tls", "sqs-both", "sqs-region", "sqs-plain", "sqs-plain-tls", "sqs-ca", "sqs-tls", "sqs-token", "kafka", "nope"} {
 		add("section "+b, adapters.Config{File: path, Broker: b})
 	}
 	t.Setenv(adapters.EnvBroker, "elsewhere")

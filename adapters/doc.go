@@ -9,6 +9,7 @@
 //	kafka:// kafkas://       package adapters/kafka
 //	amqp://  amqps://        package adapters/rabbitmq
 //	redis:// rediss://       package adapters/redis
+//	sqs://                   package adapters/aws
 //
 // The parameters after ? are those of the adapter's ParseURL. With no URL at all the
 // environment variable VARAL_URL counts. A file (see [Load]) keeps the settings of

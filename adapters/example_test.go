@@ -9,7 +9,7 @@ import (
 
 func ExampleOpen() {
 	ctx := context.Background()
-	client, err := adapters.Open(ctx, adapters.Config{URL: "memory:"}) // or kafka://localhost:9092, amqp://localhost:5672/, redis://localhost:6379
+	client, err := adapters.Open(ctx, adapters.Config{URL: "memory:"}) // or kafka://localhost:9092, amqp://localhost:5672/, redis://localhost:6379, sqs://eu-central-1
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -19,7 +19,21 @@ func TestMain(m *testing.M) {
 	// A developer's own broker must not decide what these tests see.
 	_ = os.Unsetenv(adapters.EnvURL)
 	_ = os.Unsetenv(adapters.EnvBroker)
+	withoutAWS()
 	goleak.VerifyTestMain(m)
+}
+
+// withoutAWS keeps the SDK from what this machine knows of AWS: its environment, its shared
+// files, and the service that gives a machine of AWS its credentials.
+func withoutAWS() {
+	for _, e := range os.Environ() {
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "AWS_") {
+			_ = os.Unsetenv(name)
+		}
+	}
+	_ = os.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	_ = os.Setenv("AWS_CONFIG_FILE", os.DevNull)
+	_ = os.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
 }
 
 // canary is planted as the password of every case; it must never come out again.

@@ -26,6 +26,7 @@ var sdks = map[string]string{
 	"kafka":    "github.com/twmb/franz-go",
 	"rabbitmq": "github.com/rabbitmq/amqp091-go",
 	"redis":    "github.com/redis/go-redis",
+	"aws":      "github.com/aws/",
 	"memory":   "",
 }
 
@@ -92,6 +93,10 @@ func TestSwap(t *testing.T) {
 	if url := os.Getenv("VARAL_REDIS_URL"); url != "" {
 		names = append(names, "redis")
 		text = strings.Replace(text, "brokers:\n", "brokers:\n  redis: {url: \""+url+"?namespace=swap-"+rand.Text()+"\"}\n", 1)
+	}
+	if url := os.Getenv("VARAL_SQS_URL"); url != "" {
+		names = append(names, "sqs")
+		text = strings.Replace(text, "brokers:\n", "brokers:\n  sqs: {url: \"sqs://us-east-1?endpoint="+url+"&wait=1s&prefix=swap-"+rand.Text()+"-\", user: test, password: test}\n", 1)
 	}
 	path := write(t, text)
 	for _, name := range names {

@@ -34,6 +34,9 @@ func TestShortSecrets(t *testing.T) {
 			"redis://:PASSWORD@localhost:6379?nope=1",
 			"rediss://:PASSWORD@localhost:6380?ca=/",
 			"redis://:PASSWORD@localhost:6379",
+			"sqs://key:PASSWORD@us-east-1?endpoint=http://emulator.example.com", // refused: no TLS
+			"sqs://key:PASSWORD@us-east-1?nope=1",
+			"sqs://key:PASSWORD@us-east-1?ca=/",
 		} {
 			got := says(strings.ReplaceAll(form, "PASSWORD", password), "0: 0 0")
 			want := says(strings.ReplaceAll(form, "PASSWORD", neutral), "0: 0 0")

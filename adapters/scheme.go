@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/varal-go/varal/adapters/aws"
 	"github.com/varal-go/varal/adapters/internal/sdktext"
 	"github.com/varal-go/varal/adapters/kafka"
 	"github.com/varal-go/varal/adapters/memory"
@@ -17,12 +18,13 @@ import (
 	"github.com/varal-go/varal/core/driver"
 )
 
-// schemes, with the one that encrypts.
+// schemes, with the one that encrypts. That of SQS does: what is plain there is an endpoint.
 var schemes = map[string]string{
 	"memory": "", "kafka": "kafkas", "kafkas": "kafkas", "amqp": "amqps", "amqps": "amqps", "redis": "rediss", "rediss": "rediss",
+	"sqs": "sqs",
 }
 
-const schemeList = "memory:, kafka://, kafkas://, amqp://, amqps://, redis:// or rediss://"
+const schemeList = "memory:, kafka://, kafkas://, amqp://, amqps://, redis://, rediss:// or sqs://"
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -56,6 +58,7 @@ var forms = map[string]string{
 	"kafkas": "kafka://user:password@host:port,host:port?parameter=value",
 	"amqps":  "amqp://user:password@host:port/vhost?parameter=value",
 	"rediss": "redis://user:password@host:port/db?parameter=value",
+	"sqs":    "sqs://key:secret@region?parameter=value",
 }
 
 // open is the explicit switch.
@@ -71,6 +74,8 @@ func (t *target) open(ctx context.Context, dial dialer, notify func(core.Event))
 		d, err = openRabbitMQ(ctx, t, dial, notify)
 	case "redis", "rediss":
 		d, err = openRedis(ctx, t, dial, notify)
+	case "sqs":
+		d, err = openAWS(ctx, t, dial, notify)
 	}
 	if err != nil {
 		return nil, t.explain(err)
@@ -122,6 +127,25 @@ func openRedis(ctx context.Context, t *target, dial dialer, notify func(core.Eve
 	c.Dial, c.Notify = dial, notify
 	return redis.Open(ctx, c)
 }
+
+func openAWS(ctx context.Context, t *target, dial dialer, notify func(core.Event)) (driver.Driver, error) {
+	c, err := aws.ParseURL(t.url)
+	if err != nil {
+		return nil, err
+	}
+	if c.TLS, err = t.oneTLS(c.TLS); err != nil {
+		return nil, err
+	}
+	// There is no scheme that a tls block could change, and a plain endpoint beside it must
+	// not win in silence either.
+	if c.TLS != nil && (plainHTTP(c.Endpoint) || plainHTTP(c.SNSEndpoint)) {
+		return nil, driver.Errorf("", driver.Permanent, "tls is set and an endpoint begins with http://: write https://, or leave tls out")
+	}
+	c.Dial, c.Notify = dial, notify
+	return aws.Open(ctx, c)
+}
+
+func plainHTTP(endpoint string) bool { return schemeOf(strings.ToLower(endpoint)) == "http" }
 
 // oneTLS refuses two answers to the same question.
 func (t *target) oneTLS(inURL *TLS) (*TLS, error) {

@@ -109,15 +109,31 @@ func schemeOf(raw string) string {
 	return scheme
 }
 
-// secretsOf returns what of a URL must not be shown.
-func secretsOf(raw string) []string {
+// secretParameter is the one parameter of all URLs that holds a secret: the token of
+// temporary credentials of AWS.
+const secretParameter = "session_token"
+
+// secretsOf returns what of a URL must not be shown, as written and as read.
+func secretsOf(raw string) (out []string) {
 	p, ok := split(raw)
-	if !ok || p.password == "" {
+	if !ok {
 		return nil
 	}
-	out := []string{p.password}
-	if plain, err := url.PathUnescape(p.password); err == nil && plain != p.password {
-		out = append(out, plain)
+	add := func(written string, read func(string) (string, error)) {
+		if written == "" {
+			return
+		}
+		out = append(out, written)
+		if plain, err := read(written); err == nil && plain != written {
+			out = append(out, plain)
+		}
+	}
+	add(p.password, url.PathUnescape)
+	for pair := range strings.SplitSeq(p.query, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(name); err == nil && plain == secretParameter {
+			add(value, url.QueryUnescape)
+		}
 	}
 	return out
 }

@@ -83,7 +83,7 @@ func (s *session) destination(b *broker, arg string, partitions int) (core.Desti
 	return entry, nil
 }
 
-const memoryNote = "varal: memory: lives in this process: what is published here ends with it; use kafka://, amqp:// or redis:// between two commands"
+const memoryNote = "varal: memory: lives in this process: what is published here ends with it; use kafka://, amqp://, redis:// or sqs:// between two commands"
 
 // noteMemory says what nobody expects who publishes in one shell and consumes in another.
 func (s *session) noteMemory(c *core.Client) {

@@ -153,10 +153,11 @@ func oneLine(err error) string {
 func (s *session) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "varal",
-		Short: "One set of handlers on memory, Kafka, RabbitMQ or Redis",
+		Short: "One set of handlers on memory, Kafka, RabbitMQ, Redis or SQS",
 		Long: "varal shows what a broker does with messages, publishes and consumes.\n\n" +
 			"Every command takes the broker from --url, or from the environment variable VARAL_URL:\n" +
-			"  memory: (demo and describe)   kafka://host:9092   amqp://user:password@host:5672/   redis://host:6379\n\n" + exitCodes,
+			"  memory: (demo and describe)   kafka://host:9092   amqp://user:password@host:5672/   redis://host:6379\n" +
+			"  sqs://region (queues and topics; no streams)\n\n" + exitCodes,
 		Example:       "  varal demo\n  varal demo --url kafka://localhost:9092",
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 const canary = "c4n4ry-S3cret"
 
 // memoryNote is what publish and consume say about a broker that ends with them.
-const memoryNote = "varal: memory: lives in this process: what is published here ends with it; use kafka://, amqp:// or redis:// between two commands\n"
+const memoryNote = "varal: memory: lives in this process: what is published here ends with it; use kafka://, amqp://, redis:// or sqs:// between two commands\n"
 
 // run calls varal in this process.
 func run(t *testing.T, in string, args ...string) (code int, out, errs string) {
@@ -98,6 +98,7 @@ func misuse(t *testing.T, file string) [][]string {
 		{"publish", "--url", "kafka://u:" + canary + "@127.0.0.1:1", "queue:a", "--body", "x"},
 		{"publish", "--url", "redis://u:" + canary + "@x@h:6379", "queue:a", "--body", "x"},
 		{"publish", "--url", "redis://u:" + canary + "@127.0.0.1:1", "queue:a", "--body", "x"},
+		{"publish", "--url", "sqs://key:" + canary + "@us-east-1?endpoint=http://127.0.0.1:1", "stream:a", "--body", "x"},
 		{"publish", "--broker", "kafka", "queue:a", "--body", "x"},
 		{"publish", "--file", "/does/not/exist.yaml", "queue:a", "--body", "x"},
 		{"consume"},

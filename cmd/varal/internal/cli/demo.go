@@ -36,11 +36,13 @@ twice, or came out of order.
   swap       ` + demo.Sabotages["swap"] + `
   drop       ` + demo.Sabotages["drop"] + `
 
+A shape that the broker does not have is named and left out of the account.
 Destinations get names of their own and are deleted at the end.
 
 ` + exitCodes,
-		Example: "  varal demo\n  varal demo --sabotage early-ack\n  varal demo --url amqp://guest:guest@localhost:5672/ --json\n  varal demo --url redis://localhost:6379",
-		Args:    noArgs,
+		Example: "  varal demo\n  varal demo --sabotage early-ack\n  varal demo --url amqp://guest:guest@localhost:5672/ --json\n  varal demo --url redis://localhost:6379" +
+			"\n  varal demo --url 'sqs://test:test@us-east-1?endpoint=http://127.0.0.1:4566'",
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case o.Messages < 1 || o.Messages > maxDemo:

@@ -62,6 +62,7 @@ type description struct {
 type destinationEntry struct {
 	Destination  string            `json:"destination"`
 	Partitions   int               `json:"partitions,omitempty"`
+	Refused      string            `json:"refused,omitempty"`
 	Settle       string            `json:"settle"`
 	Order        string            `json:"order"`
 	MaxBytes     int               `json:"max_bytes,omitempty"`
@@ -104,6 +105,12 @@ func (s *session) runDescribe(ctx context.Context, b *broker, of []core.Destinat
 func entry(c *core.Client, of core.Destination) destinationEntry {
 	caps := c.Capabilities(of)
 	e := destinationEntry{Destination: of.String(), Partitions: of.Partitions, Settle: caps.Settle.String(), Order: caps.Order.String(), MaxBytes: caps.MaxBytes}
+	if caps.Settle == 0 {
+		e.Refused = "this broker has no " + of.Shape.String()
+		if of.Partitions > 0 {
+			e.Refused += " with order per key"
+		}
+	}
 	for n := range driver.NeedCount {
 		e.Capabilities = append(e.Capabilities, core.Resolve(caps, n))
 	}
@@ -137,6 +144,12 @@ func (s *session) printDescription(d *description) error {
 		title := e.Destination
 		if e.Partitions > 0 {
 			title += ", " + strconv.Itoa(e.Partitions) + " partitions"
+		}
+		if e.Refused != "" {
+			if _, err := fmt.Fprintf(s.out, "\n%s\n  %s %s\n", s.paint(bold, title), s.paint(red, "refused:"), e.Refused); err != nil {
+				return err
+			}
+			continue
 		}
 		_, err := fmt.Fprintf(s.out, "\n%s\n  settle %s, order %s, at most %s a message\n", s.paint(bold, title), e.Settle, e.Order, size(e.MaxBytes))
 		if err != nil {

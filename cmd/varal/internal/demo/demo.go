@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +77,7 @@ type run struct {
 	o      Options
 	prefix string
 	queue  core.Destination // of the tickets
-	pages  core.Destination // of the diary
+	pages  core.Destination // of the diary; zero where the broker has no stream
 	ledger *ledger
 	house  *core.Client // billing, screen, dead letters, diary
 	notes  []string
@@ -93,7 +94,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	name := "demo-" + strings.ToLower(rand.Text()[:8])
 	broker := adapters.Redact(o.Broker.URL)
-	r := &run{o: o, prefix: name + "-", queue: tickets, pages: diary, ledger: newLedger(tables, o.Messages), crash: newCrash(o.Messages)}
+	r := &run{o: o, prefix: name + "-", queue: tickets, ledger: newLedger(tables, o.Messages), crash: newCrash(o.Messages)}
 	if u := r.o.Broker.URL; u == "memory:" || strings.HasPrefix(u, "memory:?") {
 		// Several clients share one broker, as they do elsewhere.
 		r.o.Broker.URL = "memory:" + name + strings.TrimPrefix(u, "memory:")
@@ -114,7 +115,12 @@ func (r *run) evening(ctx context.Context) (err error) {
 		return err
 	}
 	r.closes = append(r.closes, r.deleteAll)
-	r.queue, r.pages = r.possible(tickets), r.possible(diary)
+	r.queue = r.possible(tickets)
+	if r.there(diary) {
+		r.pages = r.possible(diary)
+	} else {
+		r.notes = append(r.notes, fmt.Sprintf("this broker refuses a %s (%v): there is no %s, and nothing is replayed", diary.Shape, core.NeedReplay, diary.Name))
+	}
 	if err := r.openHouse(ctx); err != nil {
 		return err
 	}
@@ -138,11 +144,21 @@ func (r *run) evening(ctx context.Context) (err error) {
 			sold <- err
 		}
 	}()
-	if err := r.await(ctx, sold, kitchen); err != nil {
+	if err := r.await(ctx, sold, kitchen); err != nil || !r.keepsDiary() {
 		return err
 	}
 	return r.replay(ctx)
 }
+
+// there tells whether this broker has the shape of a destination at all, with order or
+// without: where nothing can be settled, there is nothing.
+func (r *run) there(of core.Destination) bool {
+	of.Partitions = 0
+	return r.house.Capabilities(of).Settle != 0
+}
+
+// keepsDiary tells whether there is a stream to write into.
+func (r *run) keepsDiary() bool { return r.pages.Name != "" }
 
 // ordered tells whether a destination keeps the order of a key on this broker.
 func (r *run) ordered(of core.Destination) bool {
@@ -199,7 +215,11 @@ func (r *run) deleteAll(ctx context.Context) error {
 		}
 	}
 	var errs []error
-	for _, d := range []core.Destination{r.queue, dlq, pizzas, r.pages} {
+	made := []core.Destination{r.queue, dlq, pizzas}
+	if r.keepsDiary() {
+		made = append(made, r.pages)
+	}
+	for _, d := range made {
 		d.Name = r.prefix + d.Name
 		for _, g := range r.groups() {
 			if g.from == d.Name {
@@ -305,6 +325,9 @@ func (r *run) report() *Report {
 	out := &Report{
 		Seed: r.o.Seed, Sabotage: r.o.Sabotage, WalkedOut: r.crash.fired.Load(),
 		Notes: r.notes, Shapes: r.ledger.rows(r.ordered(r.queue), r.ordered(r.pages)),
+	}
+	if !r.keepsDiary() { // of nothing there is no account: 0 lost would be a claim
+		out.Shapes = slices.DeleteFunc(out.Shapes, func(row Row) bool { return row.Shape == diary.Shape.String() })
 	}
 	for i, row := range out.Shapes {
 		out.Lost += row.Lost

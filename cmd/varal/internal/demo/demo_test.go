@@ -127,6 +127,48 @@ func TestWithoutOrder(t *testing.T) {
 	}
 }
 
+// streamless is a broker without streams.
+type streamless struct{ driver.Driver }
+
+func (s streamless) Capabilities(of driver.Destination) driver.Capabilities {
+	if of.Shape == driver.Stream {
+		return driver.Capabilities{}
+	}
+	return s.Driver.Capabilities(of)
+}
+
+func (s streamless) Publish(ctx context.Context, to driver.Destination, batch []*driver.Message) error {
+	if to.Shape == driver.Stream {
+		return driver.Errorf("publish", driver.Unsupported, "there is no stream")
+	}
+	return s.Driver.Publish(ctx, to, batch)
+}
+
+// TestWithoutStream: where streams are refused the evening goes on without the diary, says
+// so, and counts nothing of it.
+func TestWithoutStream(t *testing.T) {
+	t.Parallel()
+	r, err := demo.Run(t.Context(), demo.Options{
+		Broker: adapters.Config{URL: "memory:"}, Messages: 900, Seed: 7, Patience: time.Second,
+		Wrap: func(d driver.Driver) driver.Driver { return streamless{d} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	honest(t, r, 900)
+	for _, row := range r.Shapes {
+		if row.Shape == "stream" {
+			t.Errorf("a stream that is not there is in the account: %+v", row)
+		}
+	}
+	if len(r.Shapes) != 4 || r.Shapes[0].OutOfOrder != 0 {
+		t.Errorf("account: %+v", r.Shapes)
+	}
+	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "refuses a stream (replay)") {
+		t.Errorf("notes: %q", r.Notes)
+	}
+}
+
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -145,10 +187,21 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
+func asItIs(url string) string { return url }
+
 // TestRealBrokers runs the same evening where a broker is there.
 func TestRealBrokers(t *testing.T) {
 	t.Parallel()
-	for _, b := range []struct{ broker, env string }{{"kafka", "VARAL_KAFKA_URL"}, {"rabbitmq", "VARAL_RABBITMQ_URL"}, {"redis", "VARAL_REDIS_URL"}} {
+	for _, b := range []struct {
+		broker, env string
+		url         func(string) string // of the variable
+		messages    int                 // an emulator is slow
+	}{
+		{"kafka", "VARAL_KAFKA_URL", asItIs, 1500},
+		{"rabbitmq", "VARAL_RABBITMQ_URL", asItIs, 1500},
+		{"redis", "VARAL_REDIS_URL", asItIs, 1500},
+		{"sqs", "VARAL_SQS_URL", func(u string) string { return "sqs://test:test@us-east-1?wait=1s&endpoint=" + u }, 600},
+	} {
 		t.Run(b.broker, func(t *testing.T) {
 			url := os.Getenv(b.env)
 			if url == "" {
@@ -157,8 +210,9 @@ func TestRealBrokers(t *testing.T) {
 				}
 				t.Skipf("%s is not set: no %s to run on", b.env, b.broker)
 			}
-			honest(t, evening(t, url, "", 1500), 1500)
-			if r := evening(t, url, "early-ack", 900); r.Lost == 0 {
+			url = b.url(url)
+			honest(t, evening(t, url, "", b.messages), b.messages)
+			if r := evening(t, url, "early-ack", min(b.messages, 900)); r.Lost == 0 {
 				t.Errorf("early-ack was not caught: %+v", r)
 			}
 		})

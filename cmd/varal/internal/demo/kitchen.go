@@ -131,7 +131,9 @@ func (r *run) cook(i int) core.Handler {
 			return errOven
 		}
 		d.Publish(pizzas, t.message())
-		d.Publish(r.pages, t.message())
+		if r.keepsDiary() {
+			d.Publish(r.pages, t.message())
+		}
 		r.ledger.finish(t)
 		return nil
 	}
