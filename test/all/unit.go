@@ -19,7 +19,7 @@ const repoRules = "github.com/varal-go/varal/test/repo"
 const (
 	module         = "github.com/varal-go/varal"
 	packageTimeout = "20m" // of one test binary
-	unitTimeout    = 40 * time.Minute
+	unitTimeout    = 70 * time.Minute
 )
 
 // Tests that restart brokers or measure times run after all others: the restarts would
