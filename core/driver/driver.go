@@ -6,7 +6,8 @@ import "context"
 // concurrently.
 type Driver interface {
 	// Capabilities tells what one destination can do in this configuration. It is
-	// data: no network (Open asked), constant for the Driver's life.
+	// data: no network (Open asked), constant for the Driver's life. Of a shape that the
+	// broker does not have it is the zero value, whose Settle is invalid.
 	Capabilities(of Destination) Capabilities
 
 	// Publish stores a batch. It returns nil (the broker confirmed every message),
