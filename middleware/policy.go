@@ -124,7 +124,7 @@ func Dedup(store core.DedupStore) core.Layer { return DedupWith(core.DedupPolicy
 func DedupWith(p core.DedupPolicy) core.Layer {
 	return core.Layer{Name: "Dedup", Edit: func(to *core.Policy) error {
 		if p.Store == nil {
-			return fmt.Errorf("%w: Dedup needs a store: core.NewMemoryDedup in one process, redis.NewDedup for several", core.ErrPermanent)
+			return fmt.Errorf("%w: Dedup needs a store: core.NewMemoryDedup in one process, redis.OpenDedup for several", core.ErrPermanent)
 		}
 		to.Dedup = p
 		return nil

@@ -76,12 +76,17 @@ func TestTopologyMakesWhatAFileNeeds(t *testing.T) {
 // On every broker there is: missing, made, there.
 func TestTopologyOnRealBrokers(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"VARAL_KAFKA_URL", "VARAL_RABBITMQ_URL", "VARAL_REDIS_URL"} {
+	for _, name := range []string{"kafka", "rabbitmq", "redis"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := os.Getenv(name)
-			if url == "" {
-				t.Skip(name + " is not set")
+			variable := "VARAL_" + strings.ToUpper(name) + "_URL"
+			url := os.Getenv(variable)
+			switch {
+			case url != "":
+			case strings.Contains(os.Getenv("VARAL_REQUIRE"), name):
+				t.Fatal(variable + " is not set and VARAL_REQUIRE names " + name)
+			default:
+				t.Skip(variable + " is not set: no " + name + " to ask")
 			}
 			of := []string{"--url", url, "queue:topology-q-" + rand.Text(), "topic:topology-t-" + rand.Text()}
 			for _, c := range []struct {
