@@ -2,8 +2,10 @@ package chaos
 
 import (
 	"fmt"
+	"os"
 	"time"
 
+	"github.com/varal-go/varal/test/internal/freeze"
 	"github.com/varal-go/varal/test/lab/history"
 )
 
@@ -41,18 +43,19 @@ func (p *Proc) Kill() error {
 	return nil
 }
 
-// Freeze stops the process with SIGSTOP until Thaw, and records the fault.
+// Freeze stops the process with SIGSTOP until Thaw, and records the fault. It returns
+// when the process stands still: nothing sent to it afterwards is read before Thaw.
 // Unsupported on Windows.
 func (p *Proc) Freeze() error {
-	return p.stop(history.OpFault, history.FaultFreeze, sigStop, true)
+	return p.stop(history.OpFault, history.FaultFreeze, freeze.Stop, true)
 }
 
 // Thaw lets a frozen process go on, and records the heal.
 func (p *Proc) Thaw() error {
-	return p.stop(history.OpHeal, history.FaultFreeze, sigCont, false)
+	return p.stop(history.OpHeal, history.FaultFreeze, freeze.Continue, false)
 }
 
-func (p *Proc) stop(op history.Op, outcome string, sig int, frozen bool) error {
+func (p *Proc) stop(op history.Op, outcome string, signal func(*os.Process) error, frozen bool) error {
 	select {
 	case <-p.exited:
 		return ErrEnded
@@ -66,7 +69,7 @@ func (p *Proc) stop(op history.Op, outcome string, sig int, frozen bool) error {
 	if frozen {
 		i = p.lab.record(p.fault(op, outcome))
 	}
-	if err := signal(p.cmd.Process, sig); err != nil {
+	if err := signal(p.cmd.Process); err != nil {
 		if i >= 0 {
 			p.lab.amend(i, history.FaultMissed)
 		}
@@ -88,7 +91,7 @@ func (p *Proc) Term() error {
 	default:
 	}
 	i := p.lab.record(p.fault(history.OpFault, history.FaultTerm))
-	if err := signal(p.cmd.Process, sigTerm); err != nil {
+	if err := terminate(p.cmd.Process); err != nil {
 		p.lab.amend(i, history.FaultMissed)
 		return fmt.Errorf("chaos: term %s: %w", p.spec.Name, err)
 	}

@@ -7,17 +7,11 @@ import (
 	"os"
 )
 
-const (
-	sigStop = iota + 1
-	sigCont
-	sigTerm
+const killName = "killed"
 
-	killName = "killed"
-)
+var errNoTerm = errors.New("this system has no SIGTERM for another process: run this experiment on Linux or macOS")
 
-var errNoSignals = errors.New("this system has no SIGSTOP, SIGCONT and SIGTERM for another process: run this experiment on Linux or macOS")
-
-func signal(*os.Process, int) error { return errNoSignals }
+func terminate(*os.Process) error { return errNoTerm }
 
 // killedBy: TerminateProcess leaves exit code 1, as a failed body does; which of
 // the two it was cannot be told, and the kill was sent.

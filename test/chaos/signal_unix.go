@@ -7,15 +7,9 @@ import (
 	"syscall"
 )
 
-const (
-	sigStop = int(syscall.SIGSTOP)
-	sigCont = int(syscall.SIGCONT)
-	sigTerm = int(syscall.SIGTERM)
+const killName = "killed"
 
-	killName = "killed"
-)
-
-func signal(p *os.Process, sig int) error { return p.Signal(syscall.Signal(sig)) }
+func terminate(p *os.Process) error { return p.Signal(syscall.SIGTERM) }
 
 // killedBy tells which signal ended a process: killName for a SIGKILL, "" for none.
 func killedBy(s *os.ProcessState) string {
