@@ -26,3 +26,6 @@ func ReadRecord(id string, fields ...any) (driver.Message, error) {
 
 // ReplyError is an error reply as a script passes it on.
 func ReplyError(s string) error { return replyError(s) }
+
+// Answers is what each client carries.
+type Answers = answers

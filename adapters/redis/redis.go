@@ -55,8 +55,8 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 		return nil, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
 	b := &broker{cfg: cfg, consumers: map[driver.Consumer]struct{}{}, known: map[driver.Destination]time.Duration{}}
-	b.pub = goredis.NewClient(b.options(flushers))
-	b.ctl = goredis.NewClient(b.options(32))
+	b.pub = dial(b.options(flushers))
+	b.ctl = dial(b.options(32))
 	b.commit = newCommitter(b)
 	if err := b.greet(ctx, op); err != nil {
 		_ = b.pub.Close()

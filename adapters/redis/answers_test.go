@@ -1,0 +1,49 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/varal-go/varal/adapters/redis"
+)
+
+// A pipeline that was never sent leaves no command that looks done; one that was answered
+// in part keeps the answers it has.
+func TestNoAnswerIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	refused, full := errors.New("connection refused"), errors.New("OOM command not allowed")
+	for name, c := range map[string]struct {
+		exec error
+		have []error // what go-redis notes on the commands
+		want []error
+	}{
+		"nothing sent":      {refused, []error{nil, nil, nil}, []error{refused, refused, refused}},
+		"refused in part":   {full, []error{nil, full, nil}, []error{nil, full, nil}},
+		"cut in the middle": {refused, []error{nil, refused, refused}, []error{nil, refused, refused}},
+		"all done":          {nil, []error{nil, nil}, []error{nil, nil}},
+	} {
+		var cmds []goredis.Cmder
+		for range c.have {
+			cmds = append(cmds, goredis.NewCmd(context.Background(), "XADD"))
+		}
+		run := redis.Answers{}.ProcessPipelineHook(func(_ context.Context, cmds []goredis.Cmder) error {
+			for i, err := range c.have {
+				if err != nil {
+					cmds[i].SetErr(err)
+				}
+			}
+			return c.exec
+		})
+		if err := run(context.Background(), cmds); !errors.Is(err, c.exec) {
+			t.Errorf("%s: the pipeline ends with %v, want %v", name, err, c.exec)
+		}
+		for i, cmd := range cmds {
+			if !errors.Is(cmd.Err(), c.want[i]) {
+				t.Errorf("%s: command %d has the error %v, want %v", name, i, cmd.Err(), c.want[i])
+			}
+		}
+	}
+}
