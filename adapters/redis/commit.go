@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -12,7 +13,7 @@ import (
 )
 
 const (
-	flushers     = 4   // pipelines under way at once
+	flushers     = 2   // pipelines under way at once: one is written while the other is answered
 	shareRecords = 128 // of several calls in one pipeline
 	shareBytes   = 128 << 10
 	chunkRecords = 512 // of one call in one pipeline
@@ -102,6 +103,9 @@ func (c *committer) stop(ctx context.Context, cut func()) {
 
 func (c *committer) flush() {
 	for {
+		// An answer wakes the callers of its whole pipeline. They go first: taken at once,
+		// the next pipeline would carry the one call that was quickest.
+		runtime.Gosched()
 		ps := c.take()
 		if len(ps) == 0 {
 			return
