@@ -47,7 +47,7 @@ func (s *Consumer) conclude(f *flight, err, cause error, dec decision, decided b
 		s.finishLocked(f, driver.Settlement{})
 		return "revoked"
 	}
-	if decided && dec.disposition == driver.Ack || !decided && err == nil {
+	if wentWell(err, dec, decided) {
 		s.attemptSucceeded()
 		return s.succeeded(f, held)
 	}
@@ -80,17 +80,21 @@ func (s *Consumer) conclude(f *flight, err, cause error, dec decision, decided b
 	return s.failed(f, v, after, err)
 }
 
+// wentWell reports whether an attempt succeeded: what its handler published is sent.
+func wentWell(err error, dec decision, decided bool) bool {
+	return decided && dec.disposition == driver.Ack || !decided && err == nil
+}
+
 // hadEffect reports whether an attempt ended so that its message is done: nothing will be
-// tried again.
-func hadEffect(err error, dec decision, decided bool) bool {
-	if decided {
-		return dec.disposition == driver.Ack
-	}
-	if err == nil {
+// tried again. It says what conclude will do. The losing case where it does not: the drain
+// cancels a handler that answers Ignore(ctx.Err()); the message goes back, and whoever gets
+// it next finds its id marked and acknowledges it as a duplicate.
+func hadEffect(err, cause error, dec decision, decided bool) bool {
+	if wentWell(err, dec, decided) {
 		return true
 	}
 	v, _ := classify(err)
-	return v == verdictIgnore
+	return !decided && v == verdictIgnore && !isShutdown(cause)
 }
 
 // succeeded acknowledges, after what the handler published has been confirmed.

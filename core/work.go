@@ -178,7 +178,7 @@ func (s *Consumer) handle(f *flight, a *arena) {
 	t.ctx.finish()
 	dec, decided := t.d.end(fateOver)
 	held := t.d.takeHeld()
-	s.attempted(f, hadEffect(err, dec, decided), len(held) > 0)
+	s.attempted(f, hadEffect(err, cause, dec, decided), len(held) > 0 && wentWell(err, dec, decided))
 
 	s.mu.Lock()
 	f.run = nil
