@@ -295,13 +295,7 @@ func unsent(msgs []*Message, err error) (out []*Message) {
 // emitted acks after a confirmed emit. A failed one is tried again by itself: the
 // handler has succeeded and does not run again for it.
 func (s *Consumer) emitted(f *flight, err error) {
-	if c := s.takeClaim(f); err == nil && c != nil {
-		s.mu.Unlock()
-		s.mark(c)
-		s.mu.Lock()
-	} else if c != nil {
-		s.dedup.claims[f] = c
-	}
+	s.keepOrEnd(s.takeClaim(f), f, err)
 	switch v, after := classify(err); {
 	case f.asg.closed || f.lost:
 		s.finishLocked(f, driver.Settlement{})
@@ -312,6 +306,28 @@ func (s *Consumer) emitted(f *flight, err error) {
 	default:
 		s.again(f, max(after, s.p.Retry.Base), err)
 	}
+}
+
+// keepOrEnd decides about a claim once what the handler published was sent, or was not: it
+// is kept only where the publish is tried again here. Otherwise the message may run again,
+// here or elsewhere, and must not find our own claim, which we would extend meanwhile: a
+// key that halts and is replayed would wait for ever. Callers hold mu.
+func (s *Consumer) keepOrEnd(c *claim, f *flight, err error) {
+	v, _ := classify(err)
+	if c == nil {
+		return
+	}
+	if err != nil && v != verdictPermanent && !s.draining && !f.asg.drain {
+		s.dedup.claims[f] = c
+		return
+	}
+	s.mu.Unlock()
+	if err == nil {
+		s.mark(c)
+	} else {
+		s.unclaim(s.pctx, c)
+	}
+	s.mu.Lock()
 }
 
 // again waits and repeats the phase of a flight; while draining it gives it back.

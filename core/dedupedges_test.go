@@ -64,3 +64,38 @@ func TestDedupDoesNotMarkWhatGoesBack(t *testing.T) {
 		}, deduping(k, func(p *core.Policy) { p.Order, p.DrainTimeout = order, time.Second }))
 	})
 }
+
+// What the handler published is refused for good, so the message halts its key. ReplayKey runs
+// the handler again: it must not find a claim of our own, which we would extend for ever.
+func TestDedupOfAHaltedKeyFreesItsClaim(t *testing.T) {
+	t.Parallel()
+	f, k := newFake(driver.Each), newKeeper()
+	refused := true
+	f.onPublish = func(driver.Destination, []*driver.Message) error {
+		if refused {
+			return driver.Errorf("publish", driver.TooLarge, "too large")
+		}
+		return nil
+	}
+	ran := 0
+	h := func(_ context.Context, d *core.Delivery) error {
+		ran++
+		d.Publish(core.Queue("out"), &core.Message{Body: []byte("b")})
+		return nil
+	}
+	bubble(t, f, h, func(s *core.Consumer) {
+		f.push(msg("a", "k"))
+		time.Sleep(time.Second)
+		if keys := s.Keys(0); len(keys) != 1 || keys[0].State != "halted" {
+			t.Fatalf("%+v", keys)
+		}
+		refused = false
+		if err := s.ReplayKey("k"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if ran != 2 || s.Status().InFlight != 0 || len(f.sent("out")) != 1 {
+			t.Errorf("ran %d times, %+v; the store was asked %s", ran, s.Status(), k.told())
+		}
+	}, deduping(k, func(p *core.Policy) { p.Order, p.AfterTerminal = core.ByKey, core.HaltKey }))
+}
