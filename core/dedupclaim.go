@@ -78,10 +78,10 @@ func (p *Policy) validateDedup(bad func(field, format string, args ...any) error
 	return nil
 }
 
-// dedupKeyOf names the message of an attempt; a panic of Policy.Dedup.Key is an error.
-func (s *Consumer) dedupKeyOf(d *Delivery) (key string, stack []byte, err error) {
+// dedupKeyOf names the message of a flight; a panic of Policy.Dedup.Key is an error.
+func (s *Consumer) dedupKeyOf(f *flight, d *Delivery) (key string, stack []byte, err error) {
 	if s.p.Dedup.Key == nil {
-		return d.ID, nil, nil
+		return f.rec.ID, nil, nil
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -101,57 +101,103 @@ func (s *Consumer) dedupScope() string {
 	return s.from.Name
 }
 
-// claimed reports whether the handler of an attempt may run. If not, it has decided what
-// becomes of the flight and returns with mu held, as handle does; mu is not held on entry.
-func (s *Consumer) claimed(f *flight, t *attempt) bool {
-	key, stack, err := s.dedupKeyOf(&t.d)
-	if err != nil {
-		s.mu.Lock()
-		s.unstarted(f, t)
+// claimed reports whether the handler of a flight may run. If not, it has decided what
+// becomes of the flight. mu is held on entry and on return.
+//
+// To ask is an attempt of its own, so that it can be cancelled, and so that a store that
+// hangs uses up nothing of Policy.Timeout: the handler would begin with what is left, fail
+// by it, and the message would end as a dead letter because of the store.
+func (s *Consumer) claimed(f *flight, a *arena) bool {
+	t := a.attempt()
+	t.ctx.parent = s.hctx
+	f.run = t
+	s.mu.Unlock()
+	a.handling = f
+	c, held, stack, err := s.ask(f, t, a)
+	a.handling = nil
+	s.mu.Lock()
+	switch answered := c != nil && err == nil; {
+	case answered:
+		s.dedup.down = 0
+	case c != nil && goOn(t.ctx.ended()) == nil:
+		s.storeFailed(err) // lets go of mu: a revoke meanwhile must find the attempt
+	}
+	ended := s.asked(f, t)
+	switch {
+	case c == nil && err != nil:
 		f.stack = stack
 		s.conclude(f, err, nil, decision{}, false, nil)
 		s.ran(f)
 		return false
-	}
-	if key == "" {
-		return true // nothing to tell it by
-	}
-	c := &claim{id: sha256.Sum256([]byte(key))}
-	ctx, cancel := context.WithTimeout(&t.ctx, storeTimeout)
-	var held time.Duration
-	c.token, held, err = s.p.Dedup.Store.Claim(ctx, s.dedupScope(), c.id, s.p.Dedup.Lease)
-	cancel()
-	s.mu.Lock()
-	switch ended := t.ctx.ended(); {
-	case err == nil && c.token != "" && ended == nil:
-		s.dedup.down = 0
-		s.dedup.claims[f] = c
-		s.mu.Unlock()
+	case ended == nil && s.mayRun(f, c, err):
 		return true
+	case c == nil:
+		err = ended
 	case err == nil && c.token != "": // revoked, or told to stop, while we asked
 		s.mu.Unlock()
 		s.unclaim(context.Background(), c) // the subscription may have ended already
 		s.mu.Lock()
 		err = ended
-	case err != nil && ended == nil && s.storeFailed(err) && s.p.Dedup.FailOpen:
-		s.counts.DedupUnknown++
-		s.mu.Unlock()
-		return true
 	}
-	s.unstarted(f, t)
 	s.unclaimed(f, held, err)
 	s.ran(f)
 	return false
 }
 
-// unstarted ends an attempt whose handler was not called. Callers hold mu.
-func (s *Consumer) unstarted(f *flight, t *attempt) {
-	f.run = nil
-	t.ctx.finish()
-	if t.cancel != nil {
-		t.cancel()
+// ask asks the store for the id of a message. c is nil where it has none; then err is of
+// Policy.Dedup.Key. mu is not held.
+func (s *Consumer) ask(f *flight, t *attempt, a *arena) (c *claim, held time.Duration, stack []byte, err error) {
+	if s.p.Dedup.Key != nil {
+		s.fill(&t.d, f, a)
 	}
+	key, stack, err := s.dedupKeyOf(f, &t.d)
+	if err != nil || key == "" {
+		return nil, 0, stack, err
+	}
+	c = &claim{id: sha256.Sum256([]byte(key))}
+	ctx, cancel := context.WithTimeout(&t.ctx, storeTimeout)
+	defer cancel()
+	c.token, held, err = s.p.Dedup.Store.Claim(ctx, s.dedupScope(), c.id, s.p.Dedup.Lease)
+	return c, held, nil, err
+}
+
+// mayRun reports whether the answer to a claim lets the handler run; c nil = none was asked
+// for. Callers hold mu.
+func (s *Consumer) mayRun(f *flight, c *claim, err error) bool {
+	switch {
+	case c == nil:
+		return true
+	case err == nil && c.token != "":
+		s.dedup.claims[f] = c
+		return true
+	case err != nil && s.p.Dedup.FailOpen:
+		s.counts.DedupUnknown++
+		return true
+	}
+	return false
+}
+
+// asked ends the attempt of a claim, and returns why we should not go on, nil = nothing.
+// Callers hold mu.
+func (s *Consumer) asked(f *flight, t *attempt) error {
+	f.run = nil
+	ended := t.ctx.ended()
+	t.ctx.finish()
 	t.d.end(fateOver)
+	if f.rung&rungAbandoned != 0 {
+		return ended // its slot is another's
+	}
+	f.rung, f.seen = f.rung&rungStalled, time.Time{} // the handler's time begins now
+	return goOn(ended)
+}
+
+// goOn is why a claim was cancelled, nil where only the store took long: StuckPolicy is about
+// handlers.
+func goOn(ended error) error {
+	if errors.Is(ended, ErrStuck) {
+		return nil
+	}
+	return ended
 }
 
 // unclaimed decides about a flight that is not ours to run: done before, claimed by
@@ -167,7 +213,6 @@ func (s *Consumer) unclaimed(f *flight, held time.Duration, err error) {
 	case held > 0:
 		s.wait(f, held)
 	default:
-		s.dedup.down = 0
 		s.counts.Duplicates++
 		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack})
 	}
@@ -176,13 +221,12 @@ func (s *Consumer) unclaimed(f *flight, held time.Duration, err error) {
 // maxStoreWait is how long a message waits at most before the store is asked again.
 const maxStoreWait = 5 * time.Second
 
-// storeFailed counts a call that the store did not answer, and signals the first in a
-// row. It is true, so that it can stand in a condition. Callers hold mu.
-func (s *Consumer) storeFailed(err error) bool {
+// storeFailed counts a call that the store did not answer, and signals the first in a row.
+// Callers hold mu.
+func (s *Consumer) storeFailed(err error) {
 	if s.dedup.down++; s.dedup.down == 1 {
 		s.later(func() { s.signalled(SignalDedupDown, "", "", 1, err) })
 	}
-	return true
 }
 
 // takeClaim takes the claim of a flight out of the keeper's hands; nil = it has none.

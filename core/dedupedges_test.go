@@ -3,6 +3,8 @@ package core_test
 import (
 	"context"
 	"errors"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,9 +72,10 @@ func TestDedupDoesNotMarkWhatGoesBack(t *testing.T) {
 func TestDedupOfAHaltedKeyFreesItsClaim(t *testing.T) {
 	t.Parallel()
 	f, k := newFake(driver.Each), newKeeper()
-	refused := true
+	var refused atomic.Bool
+	refused.Store(true)
 	f.onPublish = func(driver.Destination, []*driver.Message) error {
-		if refused {
+		if refused.Load() {
 			return driver.Errorf("publish", driver.TooLarge, "too large")
 		}
 		return nil
@@ -89,13 +92,74 @@ func TestDedupOfAHaltedKeyFreesItsClaim(t *testing.T) {
 		if keys := s.Keys(0); len(keys) != 1 || keys[0].State != "halted" {
 			t.Fatalf("%+v", keys)
 		}
-		refused = false
+		refused.Store(false)
 		if err := s.ReplayKey("k"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if ran != 2 || s.Status().InFlight != 0 || len(f.sent("out")) != 1 {
-			t.Errorf("ran %d times, %+v; the store was asked %s", ran, s.Status(), k.told())
+		if st := s.Status(); ran != 2 || st.InFlight != 0 || len(f.sent("out")) != 1 {
+			t.Errorf("ran %d times, %+v; the store was asked %s", ran, st, k.told())
 		}
 	}, deduping(k, func(p *core.Policy) { p.Order, p.AfterTerminal = core.ByKey, core.HaltKey }))
+}
+
+// hungStore says nothing until ctx ends.
+type hungStore struct{ *keeper }
+
+func (s hungStore) Claim(ctx context.Context, _ string, _ [32]byte, _ time.Duration) (string, time.Duration, error) {
+	<-ctx.Done()
+	return "", 0, ctx.Err()
+}
+
+// The time of an attempt is the handler's: a store that hangs uses up none of it, and is
+// noticed whatever the timeout is.
+func TestDedupStoreThatHangsUsesUpNoAttempt(t *testing.T) {
+	t.Parallel()
+	for _, open := range []bool{false, true} {
+		f, o := newFake(driver.Each), &signals{}
+		f.observe = o
+		ran := 0
+		var left time.Duration
+		h := func(ctx context.Context, _ *core.Delivery) error {
+			ran++
+			end, _ := ctx.Deadline()
+			left = time.Until(end)
+			return ctx.Err()
+		}
+		bubble(t, f, h, func(s *core.Consumer) {
+			f.push(msg("a", ""))
+			time.Sleep(time.Minute)
+			want := map[bool]int{true: 1}[open]
+			if st := s.Status(); ran != want || st.InFlight != 1-want || st.Totals.Failed != 0 {
+				t.Errorf("open %v: ran %d times, %+v", open, ran, st)
+			}
+			if n := o.count(core.SignalDedupDown); n != 1 {
+				t.Errorf("open %v: %d signals", open, n)
+			}
+			if open && left != time.Second {
+				t.Errorf("%v of the attempt were left", left)
+			}
+		}, deduping(hungStore{newKeeper()}, func(p *core.Policy) { p.Timeout, p.Dedup.FailOpen = time.Second, open }))
+	}
+}
+
+// A key function that ends its goroutine (t.FailNow does) is a failed attempt, and not the end
+// of the process.
+func TestDedupKeyThatEndsItsGoroutine(t *testing.T) {
+	t.Parallel()
+	f, k := newFake(driver.Each), newKeeper()
+	asked, ran := 0, 0
+	key := func(d *core.Delivery) string {
+		if asked++; asked == 1 {
+			runtime.Goexit()
+		}
+		return d.ID
+	}
+	bubble(t, f, func(context.Context, *core.Delivery) error { ran++; return nil }, func(s *core.Consumer) {
+		f.push(msg("a", ""))
+		time.Sleep(time.Second)
+		if st := s.Status(); ran != 1 || st.Totals.Failed != 1 || st.InFlight != 0 {
+			t.Errorf("ran %d times, %+v", ran, st)
+		}
+	}, deduping(k, func(p *core.Policy) { p.Dedup.Key = key }))
 }

@@ -152,6 +152,9 @@ func (s *Consumer) ran(f *flight) {
 // handle runs the handler once and draws the conclusion. mu is held on entry and on
 // return. f is somebody else's once ran has been called.
 func (s *Consumer) handle(f *flight, a *arena) {
+	if s.p.Dedup.Store != nil && !s.claimed(f, a) {
+		return
+	}
 	t := a.attempt()      // a fresh one: a handler that kept an earlier Delivery must not reach this
 	t.ctx.parent = s.hctx //nolint:fatcontext // the attempt is new: nothing nests
 	if s.p.Timeout > 0 {
@@ -162,9 +165,6 @@ func (s *Consumer) handle(f *flight, a *arena) {
 	s.mu.Unlock()
 
 	s.fill(&t.d, f, a)
-	if s.p.Dedup.Store != nil && !s.claimed(f, t) {
-		return
-	}
 	var start time.Time
 	var queued time.Duration
 	if s.c.o.Observer != nil { // reading the clock is 3 % of a message otherwise
