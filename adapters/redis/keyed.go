@@ -75,11 +75,14 @@ type tenure struct {
 	hot   bool   // there may be something to read
 	heats int    // how often it was said so by others than a read
 	last  string // id of the stream up to which all is read, where not hot
-	// out are the ids that we know to be out. doubt says that there may be others: the
-	// answer to a read was lost.
-	out   map[string]struct{}
-	doubt bool
-	round int // see shard_recover.lua
+	// out are the ids that we know to be out, each with the number of its hand-out, since
+	// what settles an earlier one says nothing about the present. doubt says that there may
+	// be others: the answer to a read, or to a return, was lost.
+	out    map[string]int64
+	handed int64 // number of the last hand-out
+	doubt  bool
+	doubts int // how often it was said
+	round  int // see shard_recover.lua
 }
 
 // live reports whether the shard is ours by our own clock. The lease was counted from
@@ -93,6 +96,7 @@ type kept struct {
 	t     *tenure
 	id    string
 	count int64
+	n     int64 // of the hand-out, see tenure.out
 	record
 }
 

@@ -20,15 +20,16 @@ type shardAnswer struct {
 
 // shardRead is the answer of shard_read.lua, or of shard_recover.lua.
 type shardRead struct {
-	t     *tenure
-	heats int // of t when it was asked
-	lost  bool
-	clear bool // it was a recovery
-	more  bool
-	last  string
-	gone  int64
-	list  []kept
-	err   error
+	t      *tenure
+	heats  int // of t when it was asked
+	doubts int // as well
+	lost   bool
+	clear  bool // it was a recovery
+	more   bool
+	last   string
+	gone   int64
+	list   []kept
+	err    error
 }
 
 // fill asks for messages of those shards that may have some; if none may, it waits.
@@ -109,7 +110,7 @@ func (c *keyed) recover(doubtful []*tenure) func() shardAnswer {
 		for id := range t.out {
 			args = append(args, id)
 		}
-		calls[i], reads[i] = t.call(recoverScript, args...), shardRead{t: t, clear: true, more: true}
+		calls[i], reads[i] = t.call(recoverScript, args...), shardRead{t: t, clear: true, more: true, doubts: t.doubts}
 	}
 	c.mu.Unlock()
 	return c.request(calls, reads, func(r *shardRead, cmd *goredis.Cmd) {
@@ -279,11 +280,11 @@ func (c *keyed) note(r *shardRead) (ours bool) {
 	case r.err != nil, r.lost:
 		// The answer was lost, or cannot be read: the server may have handed out what nobody
 		// here knows of. Or we have the wrong round, or none.
-		t.doubt = true
+		t.doubted()
 		return true
 	}
 	if r.clear {
-		t.doubt = false
+		t.doubt = t.doubts != r.doubts // a new one since it was asked: it does not know of that
 	}
 	// A message that came back after this read has heated the shard already: this
 	// answer, which does not know of it, must not cool it down, or it would lie there
@@ -293,10 +294,18 @@ func (c *keyed) note(r *shardRead) (ours bool) {
 		t.last = r.last
 	}
 	for i := range r.list {
-		t.out[r.list[i].id] = struct{}{}
+		t.handed++
+		r.list[i].n, t.out[r.list[i].id] = t.handed, t.handed
 	}
 	c.held = append(c.held, r.list...)
 	return true
+}
+
+// doubted notes that there may be something out that we do not know of. Callers hold
+// keyed.mu.
+func (t *tenure) doubted() {
+	t.doubt = true
+	t.doubts++
 }
 
 // prune takes out of held what is not ours any more, and gives back what core has paused:
@@ -358,7 +367,7 @@ func (c *keyed) hand(ctx context.Context, want driver.Demand) []driver.Received 
 func (c *keyed) received(k *kept) driver.Received {
 	r := driver.Received{
 		Message: k.msg, Offset: -1, NativeID: k.id, DeliveryCount: int(k.count), Err: k.err,
-		Receipt: driver.Receipt{Partition: k.t.shard.label, Epoch: k.t.epoch, Seq: k.count, ID: k.id, Ref: k.t},
+		Receipt: driver.Receipt{Partition: k.t.shard.label, Epoch: k.t.epoch, Seq: k.count, Aux: k.n, ID: k.id, Ref: k.t},
 	}
 	if c.sub.From.Shape == driver.Stream {
 		r.Offset = offsetOf(k.id)

@@ -32,6 +32,7 @@ type shardLot struct {
 	verb  string
 	at    []int // indices of the results
 	ids   []string
+	nums  []int64 // of the hand-outs
 	args  []any
 	final bool // core asks for no more
 }
@@ -44,6 +45,7 @@ type shardSettling struct {
 	errs []error
 	lots []shardLot
 	last map[*tenure]int // the last lot of each
+	kept bool            // of what core has not seen
 }
 
 // sort puts one settlement into a lot.
@@ -57,14 +59,14 @@ func (s *shardSettling) sort(i int, x *driver.Settlement) error {
 	}
 	switch x.Disposition {
 	case driver.Ack, driver.Reject:
-		s.add(t, verbAck, i, x.Receipt.ID, x.Receipt.Seq)
+		s.add(t, verbAck, i, &x.Receipt)
 	case driver.Nack:
 		if x.Delay > 0 {
 			return driver.Errorf(s.op, driver.Unsupported, "delay-nack: later messages of the key would pass; hold the message instead")
 		}
-		s.add(t, verbNack, i, x.Receipt.ID, x.Receipt.Seq)
+		s.add(t, verbNack, i, &x.Receipt)
 	case driver.Return:
-		s.add(t, verbReturn, i, x.Receipt.ID, x.Receipt.Seq)
+		s.add(t, verbReturn, i, &x.Receipt)
 		l := &s.lots[s.last[t]]
 		l.final = l.final || x.Final
 	case driver.Extend: // it is ours as long as its shard
@@ -74,7 +76,7 @@ func (s *shardSettling) sort(i int, x *driver.Settlement) error {
 	return nil
 }
 
-func (s *shardSettling) add(t *tenure, verb string, at int, id string, count int64) {
+func (s *shardSettling) add(t *tenure, verb string, at int, r *driver.Receipt) {
 	n, ok := s.last[t]
 	if !ok || s.lots[n].verb != verb || len(s.lots[n].at) >= settleChunk {
 		n = len(s.lots)
@@ -82,9 +84,9 @@ func (s *shardSettling) add(t *tenure, verb string, at int, id string, count int
 		s.last[t] = n
 	}
 	l := &s.lots[n]
-	l.at, l.ids = append(l.at, at), append(l.ids, id)
-	if l.args = append(l.args, id); verb != verbAck {
-		l.args = append(l.args, strconv.FormatInt(count, 10))
+	l.at, l.ids, l.nums = append(l.at, at), append(l.ids, r.ID), append(l.nums, r.Aux)
+	if l.args = append(l.args, r.ID); verb != verbAck {
+		l.args = append(l.args, strconv.FormatInt(r.Seq, 10))
 	}
 }
 
@@ -94,10 +96,12 @@ func (s *shardSettling) run(ctx context.Context) {
 		return
 	}
 	calls := make([]call, 0, len(s.lots))
+	s.c.mu.Lock()
 	for i := range s.lots {
 		l := &s.lots[i]
-		calls = append(calls, l.t.call(shardSettleScript, append([]any{l.verb}, l.args...)...))
+		calls = append(calls, l.t.call(shardSettleScript, append([]any{l.verb, l.t.round}, l.args...)...))
 	}
+	s.c.mu.Unlock()
 	calls = append(calls, s.trims()...)
 	var cmds []*goredis.Cmd // read only after the call has succeeded: it may outlive ctx
 	failed := s.c.b.bounded(ctx, func(ctx context.Context) error {
@@ -112,7 +116,7 @@ func (s *shardSettling) run(ctx context.Context) {
 		if err == nil {
 			err = s.conclude(&s.lots[i], cmds[i])
 		} else {
-			err = classify(s.op, err)
+			err = s.unanswered(&s.lots[i], classify(s.op, err))
 		}
 		for _, at := range s.lots[i].at {
 			s.errs[at] = err
@@ -145,7 +149,10 @@ func (s *shardSettling) conclude(l *shardLot, cmd *goredis.Cmd) error {
 		poke(s.c.own.kick)
 		return driver.Errorf(s.op, driver.LeaseLost, "the stream or group is gone: %w", err)
 	case err != nil:
-		return classify(s.op, err)
+		return s.unanswered(l, classify(s.op, err))
+	case res == staleReturn:
+		s.c.unsure(l)
+		return nil
 	case res < 0:
 		poke(s.c.own.kick)
 		return driver.Errorf(s.op, driver.LeaseLost, "another member owns partition %s", l.t.shard.label)
@@ -153,9 +160,7 @@ func (s *shardSettling) conclude(l *shardLot, cmd *goredis.Cmd) error {
 		s.c.lostSome(l.t.shard, res)
 	}
 	s.c.mu.Lock()
-	for _, id := range l.ids {
-		delete(l.t.out, id)
-	}
+	l.forget()
 	s.c.mu.Unlock()
 	if l.verb != verbAck && !l.final {
 		s.c.heat(l.t) // it comes again
@@ -163,15 +168,55 @@ func (s *shardSettling) conclude(l *shardLot, cmd *goredis.Cmd) error {
 	return nil
 }
 
+// staleReturn is the answer to a return of a round that is over.
+const staleReturn = -2
+
+// unanswered is the result of a command of which only err is known.
+//
+// A return that may have taken effect is not sent again, for it could not be told from one
+// of the next hand-out. The losing interleaving: it takes effect and its answer is lost; a
+// read takes the message once more, under the same number of deliveries, and it runs; the
+// second try gives it back, and it runs beside itself. So the next read is preceded by a
+// recovery, which gives back whatever is out and not known to be: with that it is done.
+// What core has not seen goes that way in any case: nobody would send it again.
+func (s *shardSettling) unanswered(l *shardLot, err error) error {
+	if l.verb == verbReturn && (s.kept || driver.ClassOf(err) == driver.Ambiguous) {
+		s.c.unsure(l)
+		return nil
+	}
+	return err
+}
+
+// unsure has a recovery give back what a return may not have.
+func (c *keyed) unsure(l *shardLot) {
+	c.mu.Lock()
+	l.forget()
+	l.t.doubted()
+	c.mu.Unlock()
+	if !l.final {
+		poke(c.changed)
+	}
+}
+
+// forget takes what a lot has settled off the list of what is out, unless it was handed out
+// again meanwhile. Callers hold keyed.mu.
+func (l *shardLot) forget() {
+	for i, id := range l.ids {
+		if l.t.out[id] == l.nums[i] {
+			delete(l.t.out, id)
+		}
+	}
+}
+
 // settleKept settles messages that core does not know.
 func (c *keyed) settleKept(ctx context.Context, verb string, list []kept) []error {
 	if len(list) == 0 {
 		return nil
 	}
-	s := shardSettling{c: c, op: c.op("receive"), errs: make([]error, len(list)), last: map[*tenure]int{}}
+	s := shardSettling{c: c, op: c.op("receive"), errs: make([]error, len(list)), last: map[*tenure]int{}, kept: true}
 	for i, k := range list {
 		if k.t.live() {
-			s.add(k.t, verb, i, k.id, k.count)
+			s.add(k.t, verb, i, &driver.Receipt{ID: k.id, Seq: k.count, Aux: k.n})
 		}
 	}
 	s.run(ctx)

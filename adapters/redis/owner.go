@@ -355,7 +355,7 @@ func (c *keyed) claimed(s int, sent time.Duration, cmd *goredis.Cmd) error {
 		return errReply
 	}
 	c.own.epoch++
-	t := &tenure{c: c, shard: &c.shards[s], at: s, epoch: c.own.epoch, fence: text(res[1]), since: time.Now(), hot: true, last: "0-0", out: map[string]struct{}{}}
+	t := &tenure{c: c, shard: &c.shards[s], at: s, epoch: c.own.epoch, fence: text(res[1]), since: time.Now(), hot: true, last: "0-0", out: map[string]int64{}}
 	t.until.Store(int64(sent + c.b.cfg.Lease))
 	c.own.held[s] = holding{stage: owning, t: t}
 	if res[2] == int64(1) {

@@ -1,6 +1,7 @@
 -- After a read whose answer was lost: lets the next read have what that one took. It may not even
 -- have run yet. Run after this, it would take messages that nobody knows of, and the next read would
--- hand out those behind them; so a new round begins, in which it does nothing.
+-- hand out those behind them; so a new round begins, in which it does nothing. The same after a return
+-- whose answer was lost: the message goes back by this, and that return is over.
 -- ARGV: round, then the ids that the owner knows it has out.
 -- Returns the number of deleted entries; -1: the shard is not ours.
 if not mine() then return -1 end
