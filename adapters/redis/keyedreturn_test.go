@@ -169,3 +169,52 @@ func TestKeyedPauseWhoseReturnIsLost(t *testing.T) {
 		})
 	}
 }
+
+// The same without partitions. Where the Return did not take effect either, the message comes
+// when its lease has ended: late, and once.
+func TestReturnWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	to := fresh(t, driver.Queue)
+	lost := newMute("\r\nreturn\r\n")
+	d := open(t, func(c *redis.Config) { c.Dial, c.Lease = lost.dial, 20*time.Second })
+	c := subscribe(t, d, driver.Subscription{From: to})
+	if err := open(t).Publish(within(t, 5*time.Second), to, []*driver.Message{message(0)}); err != nil {
+		t.Fatal(err)
+	}
+	got := receive(t, c, 1)
+	lost.armed.Store(true)
+	err := settle(c, driver.Settlement{Disposition: driver.Return}, got[0])
+	<-lost.ate
+	again := receive(t, c, 1)
+	if again[0].DeliveryCount != 1 {
+		t.Errorf("delivery %d of a message that was not tried", again[0].DeliveryCount)
+	}
+	sendAgain(t, c, driver.Return, err, got[0])
+	quiet(t, c, 1500*time.Millisecond)
+	mustSettle(t, c, driver.Ack, again...)
+}
+
+// At the end nobody takes it again before us, and whoever comes next shall not wait for it.
+func TestLastReturnIsSentAgain(t *testing.T) {
+	t.Parallel()
+	to := fresh(t, driver.Queue)
+	var net cutter
+	d := open(t, func(c *redis.Config) { c.Dial, c.Lease = net.dial, 20*time.Second })
+	c := subscribe(t, d, driver.Subscription{From: to})
+	if err := open(t).Publish(within(t, 5*time.Second), to, []*driver.Message{message(0)}); err != nil {
+		t.Fatal(err)
+	}
+	got := receive(t, c, 1)
+	net.cut(false)
+	last := driver.Settlement{Disposition: driver.Return, Final: true}
+	err := settle(c, last, got...)
+	for tries := 0; err != nil && tries < 10; tries++ {
+		err = settle(c, last, got...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := receive(t, subscribe(t, open(t), driver.Subscription{From: to}), 1); again[0].DeliveryCount != 1 {
+		t.Errorf("delivery %d of a message that was not tried", again[0].DeliveryCount)
+	}
+}

@@ -246,10 +246,21 @@ func (c *consumer) queue(ctx context.Context, pipe goredis.Pipeliner, l *lot) go
 
 // fail notes that there was no answer: each may or may not have taken effect. Core sends
 // it again, and then "not pending any more" means that it did.
+//
+// But not a Return: a message that was returned is handed out again under the same number of
+// deliveries, so the second try could not be told from one of that hand-out. The losing
+// interleaving: the Return takes effect and its answer is lost; the next look hands the
+// message to us again, and it runs; the second try gives it back, and it runs beside itself.
+// So it counts as done. If it was not, the message comes when its lease has ended. At the
+// end nothing is handed to us any more, and whoever comes next shall not wait: it is sent
+// again.
 func (s *settling) fail(l *lot, err error) {
 	class := classOf(err)
 	if k := driver.ClassOf(err); k != 0 {
 		class = k
+	}
+	if l.verb == verbReturn && class == driver.Ambiguous && s.final && !s.last {
+		return
 	}
 	for _, e := range l.entries {
 		e.d.maybe = e.d.maybe || class == driver.Ambiguous
