@@ -73,7 +73,7 @@ func (s *session) consume() *cobra.Command {
 	f.StringVar(&r.from, "from", "", "where a group that has no position yet begins: earliest or latest")
 	f.IntVar(&r.partitions, "partitions", 0, "order per key over so many partitions, as the publisher says it; 0 = none asked")
 	f.IntVar(&r.most, "max", 0, "end after so many messages; 0 = no limit")
-	f.DurationVar(&r.idle, "idle", 0, "end when no message came for so long; 0 = never")
+	f.DurationVar(&r.idle, "idle", 0, "end when no message came for so long, from when there is something to read; 0 = never")
 	f.BoolVar(&r.asJSON, "json", false, "print one JSON object per line")
 	f.StringVar(&r.control, "control", "", "serve the control handler on this loopback address, for varal sessions; e.g. 127.0.0.1:7070")
 	return c
@@ -92,10 +92,6 @@ func (s *session) print(parent context.Context, client *core.Client, r *reading,
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	p := &printer{s: s, r: r, enough: cancel}
-	if r.idle > 0 {
-		p.quiet = time.AfterFunc(r.idle, cancel)
-		defer p.quiet.Stop()
-	}
 	prefetch := 64
 	if r.most > 0 { // what is fetched and not printed goes back; fetch little of it
 		prefetch = min(prefetch, r.most)
@@ -107,6 +103,11 @@ func (s *session) print(parent context.Context, client *core.Client, r *reading,
 	c, err := client.Start(ctx, sub, p.handle, layers...)
 	if err != nil {
 		return err
+	}
+	if r.idle > 0 {
+		w := watchIdle(r.idle, r.timeout, func() bool { return len(c.Status().Partitions) > 0 }, cancel)
+		defer w.stop()
+		p.watch(w)
 	}
 	s.noteMemory(client)
 	if r.control == "" {
@@ -125,10 +126,16 @@ type printer struct {
 	s      *session
 	r      *reading
 	enough context.CancelFunc
-	quiet  *time.Timer
 
 	mu      sync.Mutex
 	printed int
+	quiet   *idleWatch // nil = there is none, or not yet
+}
+
+func (p *printer) watch(w *idleWatch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.quiet = w
 }
 
 func (p *printer) handle(_ context.Context, d *core.Delivery) error {
@@ -137,11 +144,11 @@ func (p *printer) handle(_ context.Context, d *core.Delivery) error {
 	if p.r.most > 0 && p.printed == p.r.most {
 		return core.Return(nil)
 	}
-	if p.quiet != nil {
-		p.quiet.Reset(p.r.idle)
-	}
 	if err := p.write(d); err != nil {
 		return core.Halt(err) // the message stays with the broker: nobody has seen it
+	}
+	if p.quiet != nil {
+		p.quiet.came()
 	}
 	if p.printed++; p.printed == p.r.most {
 		p.enough()
