@@ -101,7 +101,7 @@ func delivering() []Mutant {
 			}
 			r.Headers = kept
 		})},
-		{"id-per-delivery", "gives a message a new id with each delivery", []string{"C03", "C20", "C30"}, change(func(r *driver.Received) {
+		{"id-per-delivery", "gives a message a new id with each delivery", []string{"C03", "C20", "C30", "C64"}, change(func(r *driver.Received) {
 			if r.DeliveryCount > 1 {
 				r.ID += "-again"
 			}
