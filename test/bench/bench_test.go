@@ -16,7 +16,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if arg := os.Getenv(backlogEnv); arg != "" {
+		os.Exit(backlogMain(arg))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestRowNamesAreStable(t *testing.T) {
 	t.Parallel()
@@ -26,6 +31,7 @@ func TestRowNamesAreStable(t *testing.T) {
 		"rabbitmq": {"rabbitmq-publish", "rabbitmq-publish-64", "rabbitmq-consume", "rabbitmq-watermill-publish", "rabbitmq-watermill-1ms"},
 		"redis": {
 			"redis-publish", "redis-publish-64", "redis-consume", "redis-watermill-consume", "redis-asynq-publish", "redis-asynq-consume",
+			"redis-bullmq-publish", "redis-bullmq-consume",
 		},
 	}
 	for group, names := range want {

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ type options struct {
 	only    string
 	profile string
 	ballast int
+	install bool
 	groups  []string
 }
 
@@ -32,7 +34,12 @@ var groups = map[string]func() []row{"engine": engineRows, "kafka": kafkaRows, "
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	var err error
+	if arg := os.Getenv(backlogEnv); arg != "" {
+		err = backlogChild(ctx, arg, nil, os.Stdout)
+	} else {
+		err = run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -49,6 +56,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.BoolVar(&o.json, "json", false, "print JSON, one object a line")
 	f.StringVar(&o.only, "run", "", "only rows whose name contains this")
 	f.IntVar(&o.ballast, "ballast", 64, "MiB kept alive, as a service has them; 0 = none")
+	f.BoolVar(&o.install, "install", os.Getenv("CI") == "true", "install what a peer needs and is not there, into a folder in the user's cache")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of everything to this file")
 	f.Usage = func() {
 		_, _ = fmt.Fprintln(stderr, "usage: bench [flags] [engine kafka rabbitmq redis latency]")
@@ -92,6 +100,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	// sides: what is measured then is the collector. A service has more alive than that.
 	ballast := make([]byte, max(o.ballast, 0)<<20)
 	defer runtime.KeepAlive(ballast)
+	install = o.install
 	p := printer{out: stdout, json: o.json}
 	p.machine(describe(ctx, o))
 	failed := 0
@@ -106,6 +115,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		for _, r := range rows {
 			_, _ = fmt.Fprintf(stderr, "%s: %s, against %s\n", r.name, r.what, r.peer)
 			res, err := play(ctx, r, o.pairs, time.Duration(o.seconds*float64(time.Second)), stderr)
+			if out, ok := errors.AsType[leftOut](err); ok {
+				p.leftOut(r, out)
+				continue
+			}
 			if err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
@@ -116,7 +129,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			}
 			p.result(res)
 		}
-		if extra := p.extra(g); extra != nil {
+		for _, extra := range p.extra(g) {
 			if err := extra(ctx, o, stderr); err != nil {
 				return err
 			}
@@ -128,9 +141,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// extra are the rows of a group that have no peer; nil = none.
-func (p printer) extra(group string) func(context.Context, options, io.Writer) error {
-	return map[string]func(context.Context, options, io.Writer) error{"engine": p.consume, "redis": p.redisLateness}[group]
+// extra are the rows of a group that have no peer.
+func (p printer) extra(group string) []func(context.Context, options, io.Writer) error {
+	switch group {
+	case "engine":
+		return []func(context.Context, options, io.Writer) error{p.consume}
+	case "redis":
+		return []func(context.Context, options, io.Writer) error{p.redisLateness, p.redisBacklog}
+	}
+	return nil
 }
 
 // printer writes results as lines or as JSON.
@@ -160,6 +179,19 @@ func (p printer) result(r result) {
 	}
 	_, _ = fmt.Fprintf(p.out, "ratio %s %.0f %.0f %.2f  min %.2f max %.2f  cpu %.0f/%.0f ns  bar %s: %s\n",
 		r.Name, r.Ours, r.PeerRate, r.Quotient, r.Min, r.Max, r.OursCPU, r.PeerCPU, r.Bar, verdict(r.Met))
+}
+
+// leftOut is why a row is not measured here, and what to do about it. It is no failure.
+type leftOut string
+
+func (l leftOut) Error() string { return string(l) }
+
+func (p printer) leftOut(r row, why leftOut) {
+	if p.json {
+		p.object(map[string]string{"name": r.name, "left_out": string(why)})
+		return
+	}
+	_, _ = fmt.Fprintf(p.out, "left out %s: %s\n", r.name, why)
 }
 
 func (p printer) object(v any) {

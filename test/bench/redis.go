@@ -32,6 +32,8 @@ func redisRows() []row {
 	halfBar, halfMet := atLeast(0.5)
 	slowBar, slowMet := atLeast(10)
 	asynqBar, asynqMet := atLeast(2.5)
+	bullPublishBar, bullPublishMet := atLeast(3)
+	bullConsumeBar, bullConsumeMet := atLeast(5)
 	return []row{
 		{
 			name: "redis-publish", peer: "go-redis", bar: rawBar, met: rawMet,
@@ -73,6 +75,20 @@ func redisRows() []row {
 			what: "preloaded queue, handler that counts (Asynq: concurrency 100)",
 			prepare: redisMatch(redisPerSecond, func(r *redisSite, src *source, n int) (ours, peer sampler) {
 				return r.varalConsume(n), r.asynqConsume(src)
+			}),
+		},
+		{
+			name: "redis-bullmq-publish", peer: "bullmq", bar: bullPublishBar, met: bullPublishMet,
+			what: "100 callers, one message a call, confirmed (BullMQ: add, in a Node process)",
+			prepare: bullMatch(0, func(r *redisSite, src *source, _ int, b *bull) (ours, peer sampler) {
+				return r.varalCallers(src, bullCallers), b.sample(r, "publish")
+			}),
+		},
+		{
+			name: "redis-bullmq-consume", peer: "bullmq", bar: bullConsumeBar, met: bullConsumeMet,
+			what: "preloaded queue, handler that counts, concurrency 100 on both sides (BullMQ: a worker in a Node process)",
+			prepare: bullMatch(redisPerSecond, func(r *redisSite, _ *source, n int, b *bull) (ours, peer sampler) {
+				return r.varalConsumeWith(n, bullCallers), b.sample(r, "consume")
 			}),
 		},
 	}
@@ -211,7 +227,9 @@ func (r *redisSite) varalCallers(src *source, n int) sampler {
 	}
 }
 
-func (r *redisSite) varalConsume(n int) sampler {
+func (r *redisSite) varalConsume(n int) sampler { return r.varalConsumeWith(n, engineWorkers) }
+
+func (r *redisSite) varalConsumeWith(n, workers int) sampler {
 	return func(ctx context.Context, d time.Duration) (measure, error) {
 		c, err := r.client(ctx)
 		if err != nil {
@@ -222,7 +240,7 @@ func (r *redisSite) varalConsume(n int) sampler {
 		if _, err := c.Start(ctx, core.Subscription{From: core.Queue(r.queue)}, func(context.Context, *core.Delivery) error {
 			m.hit()
 			return nil
-		}, middleware.Prefetch(redisPrefetch), middleware.Concurrency(engineWorkers)); err != nil {
+		}, middleware.Prefetch(redisPrefetch), middleware.Concurrency(workers)); err != nil {
 			return measure{}, err
 		}
 		return m.watch(ctx, d)

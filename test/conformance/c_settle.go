@@ -66,9 +66,10 @@ func c19(e *env) {
 }
 
 func c20(e *env) {
-	dest, l := e.dest("g"), newLedger()
+	dest, l := e.dest("g", "beside"), newLedger()
 	cl, tp := e.tapped()
 	msgs := e.messages(10, 10)
+	beside := e.beside(dest, msgs...)
 	all := make(chan struct{})
 	var begun atomic.Int32
 	release := make(chan struct{})
@@ -111,6 +112,23 @@ func c20(e *env) {
 	if part := tp.openedTwice(); part != "" {
 		e.Errorf("the nack cost the assignment: partition %q was opened again", part)
 	}
+	e.exactly(beside)
+}
+
+// beside starts another group where a destination has groups: whatever the first one
+// gives back, this one receives each message once. The ledger is empty where there are
+// none.
+func (e *env) beside(dest driver.Destination, msgs ...*core.Message) *ledger {
+	l := newLedger()
+	if dest.Shape == driver.Queue {
+		return l
+	}
+	e.start(e.client(), e.sub(dest, "beside"), l.handler("beside", nil))
+	for _, m := range msgs {
+		l.expect(m)
+		l.outcome(m.ID, confirmed)
+	}
+	return l
 }
 
 // nack decides for another attempt and says so to the ledger, which goes by the result.
@@ -133,10 +151,11 @@ func hold2(ctx context.Context, release <-chan struct{}) error {
 }
 
 func c21(e *env) {
-	dest, l := e.dest("g"), newLedger()
+	dest, l := e.dest("g", "beside"), newLedger()
 	cl := e.client()
 	delays := []time.Duration{300 * time.Millisecond, 1200 * time.Millisecond, 700 * time.Millisecond, 2100 * time.Millisecond}
 	msgs := e.messages(4, 4)
+	beside := e.beside(dest, msgs...)
 	of := map[string]time.Duration{}
 	for i, m := range msgs {
 		of[m.ID] = delays[i]
@@ -162,6 +181,7 @@ func c21(e *env) {
 			e.Errorf("nacked with %v, back after %v: more than the tolerance of %v late", of[m.ID], d, e.h.Tolerance)
 		}
 	}
+	e.exactly(beside)
 }
 
 func c22(e *env) {
@@ -251,13 +271,9 @@ func (e *env) stale(dest driver.Destination) {
 	} else if err := raw.settle(forged, driver.Ack); driver.ClassOf(err) != driver.LeaseLost {
 		e.Errorf("settling under an epoch that never was gave %v, want class lease lost", err)
 	}
-	if e.h.Lease > 0 && !got[0].Deadline.IsZero() {
-		time.Sleep(time.Until(got[0].Deadline) + e.h.Tolerance/4 + 20*time.Millisecond)
-		for _, d := range []driver.Disposition{driver.Ack, driver.Nack, driver.Extend} {
-			if err := raw.settle(got[0], d); driver.ClassOf(err) != driver.LeaseLost {
-				e.Errorf("%s after the lease had ended gave %v, want class lease lost", d, err)
-			}
-		}
+	leased := e.h.Lease > 0 && !got[0].Deadline.IsZero()
+	if leased {
+		e.lateSettle(dest, raw, got)
 	} else if err := raw.settle(got[0], driver.Ack); err != nil {
 		e.Errorf("settling a delivery that is ours, after a forged one, gave %v", err)
 	}
@@ -267,8 +283,48 @@ func (e *env) stale(dest driver.Destination) {
 	}
 	e.start(cl, e.sub(dest, "g"), l.handler("heir", nil))
 	e.eventually("the unsettled messages again", func() bool { return len(l.of(got[2].ID)) > 0 && len(l.of(got[1].ID)) > 0 })
+	if leased && !e.holds(e.h.Patience, func() bool { return len(l.of(got[0].ID)) > 0 }) {
+		e.Errorf("the message whose lease was lost never came again: an ack that was refused has removed it")
+	}
 	e.rest(l)
 	e.noExtra(l, true)
+}
+
+// lateSettle lets the leases of got end and settles the first of them. Where members
+// share what is there, another one has it by then, and had none of it before its time;
+// that one settles nothing either.
+func (e *env) lateSettle(dest driver.Destination, late *raw, got []driver.Received) {
+	var heir *raw // nil = nobody
+	if e.on.partitions == 0 {
+		heir = e.inherit(dest, got)
+	} else {
+		time.Sleep(time.Until(got[0].Deadline) + e.h.Tolerance/4 + 20*time.Millisecond)
+	}
+	for _, d := range []driver.Disposition{driver.Ack, driver.Nack, driver.Extend} {
+		if err := late.settle(got[0], d); driver.ClassOf(err) != driver.LeaseLost {
+			e.Errorf("%s after the lease had ended gave %v, want class lease lost", d, err)
+		}
+	}
+	if heir != nil {
+		heir.close()
+	}
+}
+
+// inherit receives with another member what nobody extends or settles, and returns that
+// member.
+func (e *env) inherit(dest driver.Destination, got []driver.Received) *raw {
+	ends := map[string]time.Time{}
+	for _, m := range got {
+		ends[m.ID] = m.Deadline
+	}
+	heir := newRaw(e, dest)
+	for range got {
+		m := heir.receive(1)[0]
+		if early := time.Until(ends[m.ID]); early > e.h.Lease/20 {
+			e.Errorf("another member received a message %v before the end of its lease of %v", early.Round(time.Millisecond), e.h.Lease)
+		}
+	}
+	return heir
 }
 
 func c24(e *env) {

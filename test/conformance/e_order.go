@@ -190,12 +190,14 @@ func c45(e *env) {
 	first := e.start(e.client(), e.sub(dest, "g"), l.handler("one", h), byKey(8))
 	e.assigned(first)
 	cl := e.client()
-	stop, done := make(chan struct{}), make(chan struct{})
+	quit, done := make(chan struct{}), make(chan struct{})
+	stop := sync.OnceFunc(func() { close(quit); <-done })
+	e.Cleanup(stop) // also where the case fails before it says stop
 	go func() {
 		defer close(done)
 		for {
 			select {
-			case <-stop:
+			case <-quit:
 				return
 			case <-time.After(5 * time.Millisecond):
 				if e.try(e.h.Patience, cl, l, dest, e.messages(8, 8)...) != nil {
@@ -209,8 +211,7 @@ func c45(e *env) {
 	e.eventually("work for the second member", func() bool { return l.seen("two") > 20 })
 	e.drain(first)
 	e.settled(second)
-	close(stop)
-	<-done
+	stop()
 	e.arrive(l)
 	e.rest(l)
 	// A log hands over at its watermark: what other keys have done beyond it comes again,

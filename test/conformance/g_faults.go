@@ -11,7 +11,7 @@ import (
 
 func faultCases() []Case {
 	cs := []Case{
-		{ID: "C54", Rule: "After two restarts of the broker under traffic, publishing and consuming go on by themselves and nothing confirmed is lost.", on: []shapeOf{queue, topic, stream, keyed}, alone: true, meet: true, run: c54},
+		{ID: "C54", Rule: "After two restarts of the broker under traffic, publishing and consuming go on by themselves and nothing confirmed is lost, nor what was scheduled.", on: []shapeOf{queue, topic, stream, keyed}, alone: true, meet: true, run: c54},
 		{ID: "C55", Rule: "After a cut and after a half-open connection the same; the consumer notices in time.", on: []shapeOf{queue, stream, keyed}, alone: true, meet: true, run: c55},
 	}
 	cs = append(cs, lifecycleLateCases()...)
@@ -62,6 +62,7 @@ func c54(e *env) {
 	if e.h.Restart == nil {
 		e.notExercised("Harness.Restart is nil")
 	}
+	scheduled := e.scheduledBefore()
 	e.throughFault("restart", func(s *core.Consumer, _ *tap, handled func() int) {
 		e.meet.do(func() { e.h.Restart(e) })
 		e.eventually("the consumer after the first restart", func() bool { return len(s.Status().Partitions) > 0 })
@@ -69,6 +70,30 @@ func c54(e *env) {
 		e.eventually("deliveries between the restarts", func() bool { return handled() > n+10 })
 		e.meet.do(func() { e.h.Restart(e) })
 	})
+	scheduled()
+}
+
+// scheduledBefore publishes a message that is due during or after what the case does next,
+// where the destination can schedule, and returns the check that it comes then.
+func (e *env) scheduledBefore() (check func()) {
+	if core.Resolve(e.caps, core.NeedSchedule).Support == core.Refused {
+		return func() {}
+	}
+	dest, l := e.dest("g"), newLedger()
+	cl := e.client()
+	e.start(cl, e.sub(dest, "g"), l.handler("scheduled", nil))
+	m := e.message("")
+	m.Delay = 3 * time.Second
+	due := time.Now().Add(m.Delay)
+	e.publish(cl, l, dest, m)
+	return func() {
+		e.arrive(l)
+		e.rest(l)
+		e.noExtra(l, false)
+		if early := due.Sub(l.of(m.ID)[0].start); early > 0 {
+			e.Errorf("a message scheduled before the restarts came %v early", early)
+		}
+	}
 }
 
 func c55(e *env) {

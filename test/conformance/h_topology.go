@@ -22,6 +22,7 @@ func topologyCases() []Case {
 			ID: "C63", Rule: "An expired message is not delivered and not counted as a failure.", on: []shapeOf{queue, topic, stream},
 			gate: gate{need: driver.NeedTTL, on: true, refuse: c63refused}, run: c63,
 		},
+		{ID: "C64", Rule: "An id that comes twice has one effect within the window, over a restart and a redelivery to another instance, and two after it.", on: shapesOf, run: c64},
 		{ID: "X01", Rule: "Capability honesty: what is declared is constant, and whatever is not declared is refused by name when it is required.", on: shapesOf, run: honesty},
 	}
 }
@@ -124,9 +125,6 @@ func c62(e *env) {
 		if d := v.start.Sub(at[v.id]); d < of[v.id] || d > of[v.id]+e.h.Tolerance {
 			e.Errorf("scheduled for %v, came after %v (tolerance %v)", of[v.id], d, e.h.Tolerance)
 		}
-	}
-	if e.h.Restart == nil {
-		return
 	}
 }
 

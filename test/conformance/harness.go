@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -40,6 +41,9 @@ type Harness struct {
 	// Spawn runs a job in a process that can be killed and frozen; see SpawnCommand and
 	// SpawnLocal.
 	Spawn func(t testing.TB, job Job) *Process
+	// Dedup opens the store of handled ids that goes with the broker, each time anew and
+	// with the marks that are there. It closes with t. nil = one in this process.
+	Dedup func(t testing.TB) core.DedupStore
 	// OpenDown opens a driver on an address where no broker answers. It returns what
 	// Open of the adapter returned.
 	OpenDown func(ctx context.Context) (driver.Driver, error)

@@ -20,6 +20,7 @@ type tap struct {
 	mu       sync.Mutex
 	onPub    func(to driver.Destination, batch []*driver.Message) error // non-nil result = not passed on
 	onRcv    func(r *driver.Received)
+	lossy    bool // settlements are reported as done and not passed on
 	pubs     []published
 	received int
 	inside   int                 // calls of Receive under way that leave out no partition
@@ -57,6 +58,14 @@ func (t *tap) failPublish(to driver.Destination, err error) {
 			return nil
 		}
 	}
+}
+
+// loseSettlements lets no settlement reach the broker from now on but extensions, and
+// reports all as done.
+func (t *tap) loseSettlements() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lossy = true
 }
 
 func (t *tap) Publish(ctx context.Context, to driver.Destination, batch []*driver.Message) error {
@@ -193,7 +202,14 @@ func (c *tapConsumer) Settle(ctx context.Context, batch []driver.Settlement) err
 			delete(t.out, s.Receipt)
 		}
 	}
+	lossy := t.lossy
 	t.mu.Unlock()
+	if lossy {
+		batch = slices.DeleteFunc(slices.Clone(batch), func(s driver.Settlement) bool { return s.Disposition != driver.Extend })
+	}
+	if len(batch) == 0 {
+		return nil
+	}
 	err := c.Consumer.Settle(ctx, batch)
 	t.late(ctx, "Settle")
 	return err

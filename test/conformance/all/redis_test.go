@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/varal-go/varal/adapters/redis"
+	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
 	"github.com/varal-go/varal/test/conformance"
 )
@@ -51,6 +52,26 @@ func redisHarness(t *testing.T, name string, open opener) conformance.Harness {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		return use(redis.Open(ctx, c))
+	}
+	h.Dedup = func(t testing.TB) core.DedupStore {
+		c, err := redis.ParseURL(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		store, err := redis.OpenDedup(ctx, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			if err := store.Close(ctx); err != nil {
+				t.Logf("closing a store: %v", err)
+			}
+		})
+		return store
 	}
 	const each = "Redis settles each message by itself, also those of a stream"
 	h.AllowNotExercised = map[string]string{"C24": each, "C25": each}

@@ -33,6 +33,7 @@ func claiming() []Mutant {
 			h.caps = func(_ driver.Destination, c driver.Capabilities) driver.Capabilities { c.TTL = true; return c }
 			return h
 		})},
+		{"claims-dedup", "declares a window for repeated ids and drops none", []string{"C64"}, claim(func(c *driver.Capabilities) { c.Dedup = time.Hour })},
 		{"claims-position", "declares positions where there are none, and ignores them", []string{"C16", "C17"}, mutate(func() hooks {
 			return hooks{
 				caps: func(_ driver.Destination, c driver.Capabilities) driver.Capabilities { c.Replay = true; return c },

@@ -20,14 +20,17 @@ func every(n int64, f func(c *consumer, got []driver.Received, i int) []driver.R
 	}
 }
 
-// swapKey exchanges two neighbours of one key, with their places.
+// swapKey exchanges two messages of one key that follow each other, with their places.
 func swapKey(_ *consumer, got []driver.Received) []driver.Received {
-	for i := 1; i < len(got); i++ {
-		a, b := &got[i-1], &got[i]
-		if a.Key != "" && a.Key == b.Key {
-			a.Message, b.Message = b.Message, a.Message
-			i++
+	before := map[string]int{}
+	for i := range got {
+		key := got[i].Key
+		if at, ok := before[key]; ok && key != "" {
+			got[at].Message, got[i].Message = got[i].Message, got[at].Message
+			delete(before, key)
+			continue
 		}
+		before[key] = i
 	}
 	return got
 }
@@ -101,7 +104,7 @@ func delivering() []Mutant {
 			}
 			r.Headers = kept
 		})},
-		{"id-per-delivery", "gives a message a new id with each delivery", []string{"C03", "C20", "C30"}, change(func(r *driver.Received) {
+		{"id-per-delivery", "gives a message a new id with each delivery", []string{"C03", "C20", "C30", "C64"}, change(func(r *driver.Received) {
 			if r.DeliveryCount > 1 {
 				r.ID += "-again"
 			}

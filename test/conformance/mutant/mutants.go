@@ -14,11 +14,11 @@ type Mutant struct {
 	Wrap func(driver.Driver) driver.Driver
 }
 
-// All returns the mutants, those of settling, of delivering, of publishing, of ownership
-// and of capabilities.
+// All returns the mutants: those of settling, of leases, of delivering, of publishing, of
+// ownership and of capabilities.
 func All() []Mutant {
 	var all []Mutant
-	for _, part := range [][]Mutant{settling(), delivering(), buffering(), publishing(), rewriting(), owning(), closing(), claiming()} {
+	for _, part := range [][]Mutant{settling(), leasing(), delivering(), buffering(), publishing(), rewriting(), owning(), closing(), claiming()} {
 		all = append(all, part...)
 	}
 	return all
