@@ -140,6 +140,9 @@ func (s *settling) extend(i int, d *delivery, by time.Duration) error {
 	}
 	in := seconds(min(by, left))
 	if k, done := s.seen[d]; done {
+		if s.changes[k].ends {
+			return driver.Errorf(s.op, driver.LeaseLost, "it goes back with a message before it in its group")
+		}
 		s.changes[k].at = i
 		return nil
 	}
