@@ -1,9 +1,11 @@
 package aws_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/varal-go/varal/adapters/aws"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -33,4 +35,38 @@ func TestExtendOfWhatGoesBackWithAnother(t *testing.T) {
 	if res := driver.ResultAt(err, 1); driver.ClassOf(res) != driver.LeaseLost {
 		t.Errorf("the extension ended with %v", res)
 	}
+}
+
+// A message is acknowledged while the renewal of the time that it had waited here is under
+// way. The renewal fails, and that is no loss: what is behind it in its group stays ours.
+func TestRenewalOverTakenByAnAck(t *testing.T) {
+	t.Parallel()
+	p, d, q := behind(t, 1, func(c *aws.Config) { c.Lease = 4 * time.Second })
+	c := subscribe(t, d, driver.Subscription{From: q})
+	asked := make(chan struct{})
+	p.add(&rule{action: "ReceiveMessage", times: 1, before: func() { close(asked) }})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { <-asked; cancel() }() // what comes now waits for the next Receive
+	if got, err := c.Receive(ctx, demand(3)); err == nil {
+		t.Fatalf("%d messages of an empty queue", len(got))
+	}
+	for i := range 3 {
+		publish(t, open(t), q, keyed(i, 1))
+	}
+	held, release := make(chan struct{}), make(chan struct{})
+	p.add(&rule{action: "ChangeMessageVisibilityBatch", times: 1, before: func() { close(held); <-release }})
+	<-held // the keeper renews what waits
+	var got []driver.Received
+	for len(got) < 3 {
+		more, err := c.Receive(within(t, 5*time.Second), demand(3-len(got)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, more...)
+	}
+	mustSettle(t, c, driver.Ack, got[0])
+	close(release)
+	time.Sleep(300 * time.Millisecond) // for the answer
+	mustSettle(t, c, driver.Ack, got[1:]...)
 }

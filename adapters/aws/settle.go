@@ -247,6 +247,9 @@ func (c *consumer) conclude(x change, err error, now time.Time) error {
 		c.ledger.remove(d)
 		d.lost = true
 		return nil
+	case class == driver.LeaseLost && d.lost:
+		// It was settled while this was under way, a renewal say. To lose it now would be to
+		// lose the rest of its group, which is still ours.
 	case class == driver.LeaseLost:
 		c.lose(d)
 	case class == driver.Ambiguous && x.ends:
