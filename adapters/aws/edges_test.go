@@ -2,6 +2,7 @@ package aws_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -34,6 +35,30 @@ func TestExtendOfWhatGoesBackWithAnother(t *testing.T) {
 	}
 	if res := driver.ResultAt(err, 1); driver.ClassOf(res) != driver.LeaseLost {
 		t.Errorf("the extension ended with %v", res)
+	}
+}
+
+// A private group ends with its consumer, also when that has to hurry: nobody else would
+// ever delete its queue.
+func TestTemporaryGroupOfAHurriedClose(t *testing.T) {
+	t.Parallel()
+	d, to := open(t), fresh(t, driver.Topic, 0)
+	c := subscribe(t, d, driver.Subscription{From: to, Group: "mine", Temporary: true})
+	if _, err := d.Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: to.ForGroup("mine")}); err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	began := time.Now()
+	err := c.Close(over)
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		t.Skip("the emulator is too busy to delete a queue in so short a time")
+	}
+	if _, err := open(t).Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: to.ForGroup("mine")}); driver.ClassOf(err) != driver.NotFound {
+		t.Errorf("its queue is still there: %v", err)
 	}
 }
 
