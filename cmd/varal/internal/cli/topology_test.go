@@ -107,6 +107,29 @@ func TestTopologyOnRealBrokers(t *testing.T) {
 	}
 }
 
+// What was made before something else failed is told: it is there.
+func TestTopologyThatStopsHalfWay(t *testing.T) {
+	t.Parallel()
+	url := os.Getenv("VARAL_REDIS_URL")
+	switch {
+	case url != "":
+	case strings.Contains(os.Getenv("VARAL_REQUIRE"), "redis"):
+		t.Fatal("VARAL_REDIS_URL is not set and VARAL_REQUIRE names redis")
+	default:
+		t.Skip("VARAL_REDIS_URL is not set: no redis to ask")
+	}
+	for _, flag := range []string{"--json=false", "--json"} {
+		name := "topology-h-" + rand.Text()
+		code, out, errs := run(t, "", "topology", "apply", "--url", url, flag, "queue:"+name, "stream:"+name)
+		if code != 2 || !strings.Contains(errs, "is a queue and not a stream") {
+			t.Errorf("exit code %d: %s", code, errs)
+		}
+		if !strings.Contains(out, "queue "+name) {
+			t.Errorf("nothing tells that the queue was made: %q", out)
+		}
+	}
+}
+
 func TestTopologyOfNothing(t *testing.T) {
 	t.Parallel()
 	if code, _, errs := run(t, "", "topology", "apply", "--url", "memory:"); code != 2 || !strings.Contains(errs, "--file") {
