@@ -137,8 +137,8 @@ func (s *session) tellChanges(out *changes, failed error, asJSON bool) (err erro
 	switch {
 	case failed != nil:
 		return failed
-	case err == nil && out.Open > 0:
-		return &coded{Failed, errFound}
+	case out.Open > 0:
+		return &coded{Failed, errFound} // a closed pipe must not turn a difference into success
 	}
 	return err
 }

@@ -3,11 +3,14 @@ package cli_test
 import (
 	"crypto/rand"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/varal-go/varal/cmd/varal/internal/cli"
 )
 
 const topologyFile = `broker: memory
@@ -126,6 +129,17 @@ func TestTopologyThatStopsHalfWay(t *testing.T) {
 		}
 		if !strings.Contains(out, "queue "+name) {
 			t.Errorf("nothing tells that the queue was made: %q", out)
+		}
+	}
+}
+
+// What differs differs, also where nobody reads how: the exit code is what a script looks at.
+func TestTopologyIntoAClosedPipe(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--json=false", "--json"} {
+		args := []string{"topology", "verify", "--url", "memory:", flag, "queue:missing"}
+		if code := cli.Run(t.Context(), args, strings.NewReader(""), &brokenPipe{}, io.Discard); code != 1 {
+			t.Errorf("%s: exit code %d", flag, code)
 		}
 	}
 }
