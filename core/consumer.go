@@ -197,6 +197,7 @@ func (s *Consumer) init() {
 	s.halted, s.blocked, s.pruneAt = map[string]*flight{}, map[string]block{}, minPrune
 	s.budget = budget.Budget{MaxRecords: s.p.MaxInFlight, MaxBytes: s.p.MaxInFlightBytes}
 	s.dedup.claims, s.dedup.wake = map[*flight]*claim{}, make(chan struct{}, 1)
+	s.dedup.life, s.dedup.end = context.WithCancel(s.pctx)
 	s.state = "starting"
 }
 

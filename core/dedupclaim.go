@@ -51,11 +51,14 @@ type claim struct {
 	lost  bool // somebody has taken it over; guarded by Consumer.mu
 }
 
-// dedup is what a subscription with a DedupPolicy knows. Guarded by Consumer.mu.
+// dedup is what a subscription with a DedupPolicy knows. Guarded by Consumer.mu, but for
+// wake, life and end.
 type dedup struct {
 	claims  map[*flight]*claim
 	orphans []*claim // of flights that have left; to be released
 	wake    chan struct{}
+	life    context.Context //nolint:containedctx // of the keeper's calls, until the clock ends
+	end     context.CancelFunc
 	down    int // calls in a row that the store did not answer
 }
 
@@ -309,29 +312,40 @@ func (s *Consumer) keepClaims() {
 	for {
 		select {
 		case <-t.C:
-			s.extendClaims()
+			s.extendClaims(s.dedup.life)
 		case <-s.dedup.wake:
-			s.freeOrphans()
+			s.freeOrphans(s.dedup.life)
 		case <-s.clockEnd:
-			s.freeOrphans()
+			// What a store that hangs does not free ends with its lease: the end of the
+			// subscription waits for one call, and not for one of every claim.
+			ctx, cancel := context.WithTimeout(s.pctx, storeTimeout)
+			defer cancel()
+			s.freeOrphans(ctx)
 			return
 		}
 	}
 }
 
-func (s *Consumer) freeOrphans() {
-	s.mu.Lock()
-	orphans := s.dedup.orphans
-	s.dedup.orphans = nil
-	s.mu.Unlock()
-	for _, c := range orphans {
-		s.unclaim(s.pctx, c)
+// freeOrphans frees what was left behind, as long as ctx lasts.
+func (s *Consumer) freeOrphans(ctx context.Context) {
+	for {
+		s.mu.Lock()
+		n := len(s.dedup.orphans)
+		if n == 0 || ctx.Err() != nil {
+			s.mu.Unlock()
+			return
+		}
+		c := s.dedup.orphans[n-1]
+		s.dedup.orphans[n-1] = nil
+		s.dedup.orphans = s.dedup.orphans[:n-1]
+		s.mu.Unlock()
+		s.unclaim(ctx, c)
 	}
 }
 
 // extendClaims gives every claim a new lease. A store that does not answer is asked again
 // at the next tick: there are three in a lease.
-func (s *Consumer) extendClaims() {
+func (s *Consumer) extendClaims(ctx context.Context) {
 	s.mu.Lock()
 	claims := make([]*claim, 0, len(s.dedup.claims))
 	for _, c := range s.dedup.claims {
@@ -340,7 +354,7 @@ func (s *Consumer) extendClaims() {
 		}
 	}
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(s.pctx, s.p.Dedup.Lease/3)
+	ctx, cancel := context.WithTimeout(ctx, s.p.Dedup.Lease/3)
 	defer cancel()
 	for _, c := range claims {
 		err := s.p.Dedup.Store.Extend(ctx, s.dedupScope(), c.id, c.token, s.p.Dedup.Lease)

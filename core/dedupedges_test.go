@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -162,4 +163,47 @@ func TestDedupKeyThatEndsItsGoroutine(t *testing.T) {
 			t.Errorf("ran %d times, %+v", ran, st)
 		}
 	}, deduping(k, func(p *core.Policy) { p.Dedup.Key = key }))
+}
+
+// deafStore claims, and then says nothing until ctx ends.
+type deafStore struct{ *keeper }
+
+func (s deafStore) Extend(ctx context.Context, _ string, _ [32]byte, _ string, _ time.Duration) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (s deafStore) Release(ctx context.Context, _ string, _ [32]byte, _ string) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A store that hangs holds up the end of a subscription for one call and not for one of every
+// claim, nor for a third of a lease.
+func TestDedupStoreThatHangsAtTheEnd(t *testing.T) {
+	t.Parallel()
+	f, k := newFake(driver.UpTo), newKeeper()
+	f.onPublish = func(driver.Destination, []*driver.Message) error {
+		return driver.Errorf("publish", driver.Denied, "not yet")
+	}
+	h := func(_ context.Context, d *core.Delivery) error {
+		d.Publish(core.Queue("out"), &core.Message{Body: []byte("b")})
+		return nil
+	}
+	for name, wait := range map[string]time.Duration{"frees claims": time.Second, "extends claims": 5*time.Minute + time.Second} {
+		bubble(t, f, h, func(s *core.Consumer) {
+			for i := range 50 {
+				f.push(msg(fmt.Sprint(name, i), ""))
+			}
+			time.Sleep(wait) // their publishes are tried again, and the claims are kept
+			began := time.Now()
+			if err := s.Drain(context.Background()); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("%s: the end took %v", name, took)
+			}
+		}, deduping(deafStore{k}, func(p *core.Policy) { p.Dedup.Lease, p.DrainTimeout = 15*time.Minute, time.Second }))
+		f.closed = false
+	}
 }

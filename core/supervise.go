@@ -159,6 +159,7 @@ func (s *Consumer) closeSource() {
 	err := s.src.Close(ctx)
 	close(s.settleEnd)
 	close(s.clockEnd)
+	s.dedup.end() // a call of the keeper that hangs
 	s.actors.Wait()
 	if err != nil && !errors.Is(err, driver.Closed) {
 		s.mu.Lock()

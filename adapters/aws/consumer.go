@@ -221,14 +221,14 @@ func (c *consumer) Close(ctx context.Context) error {
 	c.b.drop(c)
 	if c.owned {
 		// Not Apply: when the driver closes, that is refused already.
-		_, err := admin{c.b}.deleteGroup(ctx, c.op("close"), driver.Resource{Destination: c.sub.From.ForGroup(c.sub.Group)})
+		_, err := admin{c.b}.deleteGroup(last, c.op("close"), driver.Resource{Destination: c.sub.From.ForGroup(c.sub.Group)})
 		return err
 	}
 	return nil
 }
 
 // lastWord is ctx, or a little more where that has been cancelled: what is not given back
-// stays hidden for a lease.
+// stays hidden for a lease, and a private group that is not deleted stays for good.
 func lastWord(ctx context.Context) (context.Context, context.CancelFunc) {
 	if ctx.Err() == nil {
 		return context.WithCancel(ctx)

@@ -140,6 +140,9 @@ func (s *settling) extend(i int, d *delivery, by time.Duration) error {
 	}
 	in := seconds(min(by, left))
 	if k, done := s.seen[d]; done {
+		if s.changes[k].ends {
+			return driver.Errorf(s.op, driver.LeaseLost, "it goes back with a message before it in its group")
+		}
 		s.changes[k].at = i
 		return nil
 	}
@@ -244,6 +247,9 @@ func (c *consumer) conclude(x change, err error, now time.Time) error {
 		c.ledger.remove(d)
 		d.lost = true
 		return nil
+	case class == driver.LeaseLost && d.lost:
+		// It was settled while this was under way, a renewal say. To lose it now would be to
+		// lose the rest of its group, which is still ours.
 	case class == driver.LeaseLost:
 		c.lose(d)
 	case class == driver.Ambiguous && x.ends:

@@ -73,9 +73,11 @@ func (s *session) topologyVerb(verb, short, long string) *cobra.Command {
 type changes struct {
 	Broker  string          `json:"broker"`
 	Mode    string          `json:"mode"`
-	Checked int             `json:"checked"` // destinations and groups
+	Checked int             `json:"checked"` // destinations and groups; if an error ended it, up to so many
 	Open    int             `json:"open"`    // differences that are left
 	Changes []driver.Change `json:"changes"`
+
+	stopped bool // by an error, with some not looked at
 }
 
 func (s *session) runTopology(ctx context.Context, b *broker, want []driver.Resource, mode driver.Mode, asJSON bool) error {
@@ -104,11 +106,15 @@ func (s *session) topologyOf(ctx context.Context, b *broker, client *core.Client
 	want = distinct(want, m.Prefix)
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	found, err := client.Admin().Apply(ctx, want, mode)
-	if err != nil {
-		return fmt.Errorf("%s: %w", mode, err)
+	found, failed := client.Admin().Apply(ctx, want, mode)
+	if failed != nil {
+		failed = fmt.Errorf("%s: %w", mode, failed)
 	}
-	out := changes{Broker: m.Broker, Mode: mode.String(), Checked: len(want), Changes: []driver.Change{}}
+	if failed != nil && len(found) == 0 {
+		return failed
+	}
+	// What was made before something failed is there, and nobody else tells of it.
+	out := changes{Broker: m.Broker, Mode: mode.String(), Checked: len(want), Changes: []driver.Change{}, stopped: failed != nil}
 	for _, c := range found {
 		if slices.Contains(out.Changes, c) {
 			continue // a topic that is not there is missing for each of its groups
@@ -118,13 +124,21 @@ func (s *session) topologyOf(ctx context.Context, b *broker, client *core.Client
 			out.Open++
 		}
 	}
+	return s.tellChanges(&out, failed, asJSON)
+}
+
+// tellChanges prints what was found, and returns how the command ends.
+func (s *session) tellChanges(out *changes, failed error, asJSON bool) (err error) {
 	if asJSON {
 		err = s.printJSON(out)
 	} else {
-		err = s.printChanges(&out)
+		err = s.printChanges(out)
 	}
-	if err == nil && out.Open > 0 {
-		return &coded{Failed, errFound}
+	switch {
+	case failed != nil:
+		return failed
+	case out.Open > 0:
+		return &coded{Failed, errFound} // a closed pipe must not turn a difference into success
 	}
 	return err
 }
@@ -211,7 +225,10 @@ func (s *session) printChanges(out *changes) error {
 	if err := s.table(s.out, rows, func(int) bool { return false }, colour); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(s.out, "%s: %d destinations and groups looked at, %d changed, %d open\n",
-		out.Broker, out.Checked, len(out.Changes)-out.Open, out.Open)
+	format := "%s: %d destinations and groups looked at, %d changed, %d open\n"
+	if out.stopped {
+		format = "%s: stopped by an error, not all of %d destinations and groups looked at, %d changed, %d open\n"
+	}
+	_, err := fmt.Fprintf(s.out, format, out.Broker, out.Checked, len(out.Changes)-out.Open, out.Open)
 	return err
 }

@@ -3,11 +3,14 @@ package cli_test
 import (
 	"crypto/rand"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/varal-go/varal/cmd/varal/internal/cli"
 )
 
 const topologyFile = `broker: memory
@@ -104,6 +107,40 @@ func TestTopologyOnRealBrokers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What was made before something else failed is told: it is there.
+func TestTopologyThatStopsHalfWay(t *testing.T) {
+	t.Parallel()
+	url := os.Getenv("VARAL_REDIS_URL")
+	switch {
+	case url != "":
+	case strings.Contains(os.Getenv("VARAL_REQUIRE"), "redis"):
+		t.Fatal("VARAL_REDIS_URL is not set and VARAL_REQUIRE names redis")
+	default:
+		t.Skip("VARAL_REDIS_URL is not set: no redis to ask")
+	}
+	for _, flag := range []string{"--json=false", "--json"} {
+		name := "topology-h-" + rand.Text()
+		code, out, errs := run(t, "", "topology", "apply", "--url", url, flag, "queue:"+name, "stream:"+name)
+		if code != 2 || !strings.Contains(errs, "is a queue and not a stream") {
+			t.Errorf("exit code %d: %s", code, errs)
+		}
+		if !strings.Contains(out, "queue "+name) {
+			t.Errorf("nothing tells that the queue was made: %q", out)
+		}
+	}
+}
+
+// What differs differs, also where nobody reads how: the exit code is what a script looks at.
+func TestTopologyIntoAClosedPipe(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--json=false", "--json"} {
+		args := []string{"topology", "verify", "--url", "memory:", flag, "queue:missing"}
+		if code := cli.Run(t.Context(), args, strings.NewReader(""), &brokenPipe{}, io.Discard); code != 1 {
+			t.Errorf("%s: exit code %d", flag, code)
+		}
 	}
 }
 
