@@ -17,6 +17,9 @@ const (
 	// may have added one that is due before the first that we know of.
 	dueBlock  = 100 * time.Millisecond
 	dueMemory = time.Minute
+	// lateBlock is how much longer than asked for a read may last: a server that has nothing
+	// else to do looks for those whose time is over ten times a second (hz).
+	lateBlock = 150 * time.Millisecond
 	// lonelyBlock bounds it with room for one message, when only one stream can be asked.
 	lonelyBlock = 100 * time.Millisecond
 	// obey is how long a cancelled Receive tries to end its request; the contract leaves

@@ -80,4 +80,25 @@ func (r *reader) unblock() {
 	}
 }
 
+// unblockAfter ends the read that follows after d, when the time matters. The server alone
+// would not: see lateBlock. The caller calls stop when the read is over.
+func (r *reader) unblockAfter(d time.Duration) (stop func()) {
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTimer(d)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				r.unblock()
+				t.Reset(5 * time.Millisecond) // it may have come before the read did
+			case <-over:
+				return
+			}
+		}
+	}()
+	return func() { close(over); <-done } // one that came later would end the next read
+}
+
 func (r *reader) close() { _ = r.client.Close() }

@@ -97,8 +97,11 @@ func (c *consumer) wait(room int) func() answer {
 	if now.Sub(c.delays) < dueMemory {
 		block = min(block, dueBlock)
 	}
+	due := time.Duration(-1) // when to end the read ourselves; -1 = its own time will do
 	if !c.due.IsZero() {
-		block = min(block, max(c.due.Sub(now), time.Millisecond))
+		if at := max(c.due.Sub(now), time.Millisecond); at < block+lateBlock {
+			block, due = min(block, at), at
+		}
 	}
 	streams := []string{c.retryKey, c.keys.log}
 	if room == 1 {
@@ -107,6 +110,9 @@ func (c *consumer) wait(room int) func() answer {
 	}
 	return func() answer {
 		sent := time.Now()
+		if due >= 0 {
+			defer c.rd.unblockAfter(due)()
+		}
 		raw, err := c.rd.wait(c.group, c.name, max(1, room/2), block, streams...)
 		a := answer{due: -1}
 		switch {
