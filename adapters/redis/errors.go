@@ -106,6 +106,9 @@ func offline(err error) bool {
 	if err == nil {
 		return false
 	}
+	if _, ok := errors.AsType[*dialError](err); ok {
+		return true // also where a Sentinel has answered
+	}
 	_, reply := errors.AsType[goredis.Error](err)
 	return !reply || strings.HasPrefix(err.Error(), "LOADING")
 }

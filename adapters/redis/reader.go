@@ -29,7 +29,7 @@ func newReader(b *broker) *reader {
 		r.id.Store(id) // 0 where the login may not ask: then a read ends by its own time
 		return nil
 	}
-	r.client = dial(o)
+	r.client = b.dial(o)
 	return r
 }
 
