@@ -72,7 +72,7 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 func (b *broker) greet(ctx context.Context, op string) error {
 	if b.cfg.Sentinel != "" {
 		if err := b.bounded(ctx, func(ctx context.Context) error { return b.askSentinels(ctx, op) }); err != nil {
-			return classify(op, err)
+			return opening(op, err)
 		}
 	}
 	var raw string
@@ -83,13 +83,22 @@ func (b *broker) greet(ctx context.Context, op string) error {
 		return err
 	})
 	if err != nil {
-		e := &driver.Error{Op: op, Class: classOf(err), Err: sdktext.Mark(err)}
-		if e.Class == driver.Ambiguous {
-			e.Class = driver.Transient // nothing was asked that could have changed anything
-		}
-		return e
+		return opening(op, err)
 	}
 	return b.inspectServer(op, parseInfo(raw))
+}
+
+// opening is why Open failed. Nothing was asked that could have changed anything, so it is
+// never Ambiguous.
+func opening(op string, err error) error {
+	if driver.ClassOf(err) != 0 {
+		return err
+	}
+	e := &driver.Error{Op: op, Class: classOf(err), Err: sdktext.Mark(err)}
+	if e.Class == driver.Ambiguous {
+		e.Class = driver.Transient
+	}
+	return e
 }
 
 func (b *broker) inspectServer(op string, info map[string]string) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -101,11 +100,11 @@ func (b *broker) askSentinels(ctx context.Context, op string) error {
 }
 
 func isUnknownCommand(err error) bool {
-	return goredis.HasErrorPrefix(err, "unknown command") || strings.HasPrefix(err.Error(), "ERR unknown command")
+	return goredis.HasErrorPrefix(err, "unknown command") // it cuts ERR off
 }
 
 func (b *broker) askSentinel(ctx context.Context, addr string) error {
-	o := b.options(1)
+	o := b.options(2) // after as many failures as there is room for, go-redis would try by itself
 	o.Addr, o.Username, o.Password, o.DB = addr, b.cfg.SentinelUser, b.cfg.SentinelPassword, 0
 	cl := goredis.NewSentinelClient(o)
 	defer func() { _ = cl.Close() }()
