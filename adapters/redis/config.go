@@ -16,15 +16,19 @@ import (
 // TLS is the tls block of the configuration.
 type TLS = tlsconf.TLS
 
-// Config of one Redis server, or of the primary that Sentinels name. The zero value of
-// every field but the addresses is a documented default. A Config is not changed after
+// Config of one Redis server, of the primary that Sentinels name, or of a Cluster. The zero
+// value of every field but the addresses is a documented default. A Config is not changed after
 // Open, and prints without its passwords.
 type Config struct {
 	// Addr is the host:port of the server. Required, unless Addrs is set.
 	Addr string
-	// Addrs are the host:port of the Sentinels, any one of which is enough. Only with
-	// Sentinel; Addr counts as one more of them.
+	// Addrs are the host:port of Sentinels, or of nodes of a Cluster: any one that answers
+	// is enough. Only with Sentinel or Cluster; Addr counts as one more of them.
 	Addrs []string
+	// Cluster says that the addresses are nodes of a Redis Cluster. It is not found out by
+	// asking: a Cluster has other limits (see the package's documentation), and whoever
+	// meets one unawares is told so by Open.
+	Cluster bool
 	// Sentinel is the name that the Sentinels know the primary by. "" = there are none,
 	// and Addr is the server itself.
 	Sentinel string
@@ -74,6 +78,8 @@ func (c Config) String() string {
 	at := fmt.Sprintf("Addr: %q", c.Addr)
 	if c.Sentinel != "" {
 		at = fmt.Sprintf("Sentinel: %q, Addrs: %q", c.Sentinel, c.addrs())
+	} else if c.Cluster {
+		at = fmt.Sprintf("Cluster: true, Addrs: %q", c.addrs())
 	}
 	return fmt.Sprintf("redis.Config{%s, DB: %d, TLS: %t, Namespace: %q, Lease: %v}", at, c.DB, c.TLS != nil, c.Namespace, c.Lease)
 }
@@ -146,8 +152,12 @@ func (c Config) withDefaults() (Config, error) {
 func (c *Config) checkAddrs() error {
 	addrs := c.addrs()
 	switch {
-	case len(c.Addrs) > 0 && c.Sentinel == "":
-		return errors.New("Config.Addrs are the addresses of Sentinels: set Config.Sentinel to the name that they know the primary by, or give the one server in Config.Addr")
+	case c.Cluster && c.Sentinel != "":
+		return errors.New("Config.Cluster and Config.Sentinel: a Cluster has no Sentinels, keep one")
+	case c.Cluster && c.DB != 0:
+		return errors.New("Config.DB: a Cluster has database 0 only")
+	case len(c.Addrs) > 0 && c.Sentinel == "" && !c.Cluster:
+		return errors.New("Config.Addrs are addresses of Sentinels or of nodes of a Cluster: set Config.Sentinel to the name that they know the primary by, or Config.Cluster, or give the one server in Config.Addr")
 	case (c.SentinelUser != "" || c.SentinelPassword != "") && c.Sentinel == "":
 		return errors.New("Config.SentinelUser and Config.SentinelPassword are for Sentinels: set Config.Sentinel to the name that they know the primary by")
 	case len(addrs) == 0:
@@ -156,7 +166,7 @@ func (c *Config) checkAddrs() error {
 	for i, addr := range addrs {
 		host, _, err := net.SplitHostPort(addr)
 		switch {
-		case (err != nil || host == "") && c.Sentinel == "":
+		case (err != nil || host == "") && len(c.Addrs) == 0:
 			return errors.New("Config.Addr: want host:port")
 		case err != nil || host == "":
 			return fmt.Errorf("Config.Addrs: want host:port, and number %d is not", i+1)

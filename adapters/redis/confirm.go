@@ -22,7 +22,14 @@ type confirmation struct {
 func (c *committer) exec(items []*item, tied bool) []confirmation {
 	ctx, cancel := context.WithTimeout(context.Background(), c.b.cfg.ConnectTimeout+c.b.cfg.Timeout)
 	defer cancel()
-	out, err := c.b.sendTo(ctx, c.b.pub, items, tied)
+	var out []confirmation
+	var err error
+	switch cl := c.b.pub.(type) {
+	case *goredis.Client:
+		out, err = c.b.sendTo(ctx, cl, items, tied)
+	case *goredis.ClusterClient:
+		out, err = c.b.spread(ctx, cl, items, tied)
+	}
 	c.b.heard(err)
 	return out
 }

@@ -54,6 +54,9 @@ func notSent(err error) bool {
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
 		return true
 	}
+	if errors.Is(err, errNoNodes) || err.Error() == "redis: cluster has no nodes" {
+		return true
+	}
 	return errors.Is(err, goredis.ErrPoolTimeout) || errors.Is(err, goredis.ErrPoolExhausted) || errors.Is(err, goredis.ErrClosed)
 }
 

@@ -23,8 +23,8 @@ import (
 // must not hold up acks.
 type broker struct {
 	cfg     Config
-	pub     *goredis.Client
-	ctl     *goredis.Client // settling, receiving without waiting, Admin
+	pub     goredis.UniversalClient
+	ctl     goredis.UniversalClient // settling, receiving without waiting, Admin
 	server  server
 	durable string // "" = the server keeps what it confirms, else why not
 	commit  *committer
@@ -46,7 +46,7 @@ type server struct {
 
 // Open connects once and returns the Driver. Errors: Permanent (the Config; the text
 // names the field), Denied (login, certificate), NotFound (no such host, or no primary of
-// that name at the Sentinels), Unsupported (a Cluster, or a server before 6.2), Conflict (RequireDurable), Transient (not reachable
+// that name at the Sentinels), Unsupported (a Cluster without Config.Cluster, or a server before 6.2), Conflict (RequireDurable), Transient (not reachable
 // now, or loading; the caller may try again). It returns by ctx.
 func Open(ctx context.Context, c Config) (driver.Driver, error) {
 	const op = "open Redis"
@@ -55,8 +55,8 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 		return nil, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
 	b := &broker{cfg: cfg, consumers: map[driver.Consumer]struct{}{}, known: map[driver.Destination]time.Duration{}}
-	b.pub = b.dial(b.options(flushers))
-	b.ctl = b.dial(b.options(32))
+	b.pub = b.client(flushers)
+	b.ctl = b.client(32)
 	b.commit = newCommitter(b)
 	if err := b.greet(ctx, op); err != nil {
 		_ = b.pub.Close()
@@ -75,17 +75,45 @@ func (b *broker) greet(ctx context.Context, op string) error {
 			return opening(op, err)
 		}
 	}
-	var raw string
+	var infos []map[string]string
 	err := b.bounded(ctx, func(ctx context.Context) (err error) {
-		if raw, err = b.ctl.Info(ctx).Result(); err == nil || strings.HasPrefix(err.Error(), "NOPERM") {
-			err = b.ctl.Ping(ctx).Err()
-		}
+		infos, err = b.infos(ctx)
 		return err
 	})
 	if err != nil {
 		return opening(op, err)
 	}
-	return b.inspectServer(op, parseInfo(raw))
+	for _, info := range infos { // the last word is that of the worst
+		if err := b.inspectServer(op, info); err != nil || b.durable != "" {
+			return err
+		}
+	}
+	return nil
+}
+
+// infos is what the server tells about itself, in a Cluster every master.
+func (b *broker) infos(ctx context.Context) (out []map[string]string, err error) {
+	var mu sync.Mutex
+	ask := func(ctx context.Context, cl *goredis.Client) error {
+		raw, err := cl.Info(ctx).Result()
+		if err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
+			err = cl.Ping(ctx).Err()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		out = append(out, parseInfo(raw))
+		return err
+	}
+	switch cl := b.ctl.(type) {
+	case *goredis.Client:
+		err = ask(ctx, cl)
+	case *goredis.ClusterClient:
+		err = cl.ForEachMaster(ctx, ask)
+		if isNoCluster(err) {
+			err = driver.Errorf("", driver.Permanent, "the server is not part of a Redis Cluster: leave cluster=true out (Config.Cluster)")
+		}
+	}
+	return out, err
 }
 
 // opening is why Open failed. Nothing was asked that could have changed anything, so it is
@@ -115,8 +143,8 @@ func (b *broker) inspectServer(op string, info map[string]string) error {
 		b.durable = "appendonly is off: a restart loses what came after the last snapshot; set appendonly yes"
 	}
 	switch {
-	case info["cluster_enabled"] == "1":
-		return driver.Errorf(op, driver.Unsupported, "the server is part of a Redis Cluster, which this adapter does not follow yet: use a single server")
+	case info["cluster_enabled"] == "1" && !b.cfg.Cluster:
+		return driver.Errorf(op, driver.Unsupported, "the server is part of a Redis Cluster: add ?cluster=true to the URL (Config.Cluster)")
 	case info["redis_mode"] == "sentinel":
 		return driver.Errorf(op, driver.Unsupported, "this is a Sentinel: add ?sentinel=NAME to the URL, the name that it knows the primary by (Config.Sentinel), or name the server itself")
 	case tooOld(b.server.version):

@@ -12,8 +12,16 @@ import (
 	"github.com/varal-go/varal/core/driver"
 )
 
-// dial returns a client that carries the hook. It connects when it is used: to the server,
-// or with Sentinels to whatever they call the primary at that moment.
+// client returns one for all keys.
+func (b *broker) client(conns int) goredis.UniversalClient {
+	if b.cfg.Cluster {
+		return b.cluster(conns)
+	}
+	return b.dial(b.options(conns))
+}
+
+// dial returns a client of one server that carries the hook. It connects when it is used:
+// to the server, or with Sentinels to whatever they call the primary at that moment.
 func (b *broker) dial(o *goredis.Options) *goredis.Client {
 	var cl *goredis.Client
 	if b.cfg.Sentinel == "" {

@@ -28,6 +28,7 @@ var urlParams = map[string]func(*Config, string) error{
 	"max_bytes":            func(c *Config, v string) error { return setInt(&c.MaxBytes, v) },
 	"require_durable":      func(c *Config, v string) error { return setBool(&c.RequireDurable, v) },
 	"replicas":             func(c *Config, v string) error { return setInt(&c.Replicas, v) },
+	"cluster":              func(c *Config, v string) error { return setBool(&c.Cluster, v) },
 	"sentinel":             setSentinel,
 	"sentinel_user":        func(c *Config, v string) error { c.SentinelUser = v; return nil },
 	"sentinel_password":    func(c *Config, v string) error { c.SentinelPassword = v; return nil },
@@ -83,7 +84,7 @@ func setDuration(to *time.Duration, v string) (err error) {
 // TLS. A port left out is 6379, a database left out is 0, and a password without a user is
 // written :password@. With sentinel=NAME the hosts, several of them with commas between, are
 // those of Sentinels (port 26379 where it is left out); user, password and db are still
-// those of the server. The parameters are the fields of Config and TLS in snake case. An
+// those of the server. With cluster=true they are nodes of a Cluster. The parameters are the fields of Config and TLS in snake case. An
 // unknown parameter, one given twice or one that cannot be read is an error that names it;
 // no error quotes any other part of raw, which may hold a password.
 func ParseURL(raw string) (Config, error) {
@@ -107,8 +108,8 @@ func parseURL(raw string) (Config, error) {
 	port := "6379"
 	if c.Sentinel != "" {
 		port = "26379"
-	} else if len(more) > 0 {
-		return c, errors.New("the URL names several hosts: add ?sentinel=NAME where they are Sentinels; else this adapter takes one server")
+	} else if len(more) > 0 && !c.Cluster {
+		return c, errors.New("the URL names several hosts: add ?sentinel=NAME where they are Sentinels, or ?cluster=true where they are nodes of a Cluster")
 	}
 	var addrs []string
 	for _, h := range append([]string{first}, more...) {
@@ -122,7 +123,7 @@ func parseURL(raw string) (Config, error) {
 		}
 		addrs = append(addrs, addr)
 	}
-	if c.Sentinel != "" {
+	if c.Sentinel != "" || c.Cluster {
 		c.Addrs = addrs
 	} else {
 		c.Addr = addrs[0]
