@@ -62,6 +62,8 @@ func TestBadBrokers(t *testing.T) {
 		{"redis: nobody listens", adapters.Config{URL: "redis://" + pw + closedPort(t)}, core.ErrTransient},
 		{"redis: no Sentinel listens", adapters.Config{URL: "redis://" + pw + closedPort(t) + "," + closedPort(t) + "?sentinel=kitchen&sentinel_password=" + canary}, core.ErrTransient},
 		{"redis: no Sentinel answers", adapters.Config{URL: "redis://" + pw + silent + "?sentinel=kitchen&sentinel_password=" + canary}, core.ErrTransient},
+		{"redis: no node listens", adapters.Config{URL: "redis://" + pw + closedPort(t) + "," + closedPort(t) + "?cluster=true"}, core.ErrTransient},
+		{"redis: no node answers", adapters.Config{URL: "redis://" + pw + silent + "?cluster=true"}, core.ErrTransient},
 		{"redis: nobody answers", adapters.Config{URL: "redis://" + pw + silent}, core.ErrTransient},
 		{"redis: not a Redis", adapters.Config{URL: "redis://" + pw + fakeKafka(t)}, nil},
 		{"redis: a web server", adapters.Config{URL: "redis://" + pw + greeter(t, "HTTP/1.1 400 Bad Request\r\n\r\n")}, nil},

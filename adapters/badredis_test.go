@@ -57,6 +57,8 @@ var strange = []redisCase{
 	}},
 	{name: "part of a Cluster", answers: map[string]string{"INFO": "redis_version:7.0.15\r\ncluster_enabled:1\r\nmaxmemory_policy:noeviction\r\n"}, class: core.ErrUnsupported},
 	{name: "a Sentinel", answers: map[string]string{"INFO": "redis_version:7.0.15\r\nredis_mode:sentinel\r\n"}, class: core.ErrUnsupported},
+	{name: "no Cluster", query: "?cluster=true", answers: map[string]string{"CLUSTER": "-ERR This instance has cluster support disabled"}, class: core.ErrPermanent},
+	{name: "a Cluster with a login", user: "varal:" + canary + "@", query: "?cluster=true", answers: map[string]string{"AUTH": wrongPass}, class: core.ErrDenied},
 	{name: "a server and no Sentinel", query: "?sentinel=kitchen", class: core.ErrPermanent, answers: map[string]string{
 		"SENTINEL": "-ERR unknown command 'sentinel', with args beginning with: 'get-master-addr-by-name' 'kitchen' ",
 	}},

@@ -35,8 +35,8 @@ func TestShortSecrets(t *testing.T) {
 			"rediss://:PASSWORD@localhost:6380?ca=/",
 			"redis://:PASSWORD@localhost:6379",
 			"redis://localhost:26379,localhost:26380?sentinel=mine&sentinel_password=PASSWORD",
-			"redis://s1.example.com?sentinel=mine&sentinel_password=PASSWORD", // refused: no TLS
-			"redis://localhost:6379?sentinel_password=PASSWORD",               // refused: no Sentinel
+			"redis://s1.example.com?sentinel=mine&sentinel_password=PASSWORD",   // refused: no TLS
+			"redis://localhost:6379?sentinel_password=PASSWORD",                 // refused: no Sentinel
 			"sqs://key:PASSWORD@us-east-1?endpoint=http://emulator.example.com", // refused: no TLS
 			"sqs://key:PASSWORD@us-east-1?nope=1",
 			"sqs://key:PASSWORD@us-east-1?ca=/",

@@ -1,5 +1,6 @@
 // Package redis is the Redis adapter, on Redis Streams and consumer groups. It needs
-// Redis 6.2 and is tested on 7.0: on a single server, and on a primary that Sentinels name.
+// Redis 6.2 and is tested on 7.0: on a single server, on a primary that Sentinels name, and
+// on a Cluster.
 //
 // # What a destination is
 //
@@ -121,6 +122,27 @@
 // Each consumer has a connection of its own to the primary, and one to a Sentinel that
 // tells of switches.
 //
+// # Cluster
+//
+// With Config.Cluster each command goes to the master of its slot, and a batch to several
+// of them at once. All keys of a destination are in one slot, those of a keyed one in one
+// for each shard and one for its members; so a plain destination has the throughput of one
+// node. What a node refuses because the slot has moved is sent once more to the right one.
+// While a slot is under way between two nodes, and while a master is missing, what concerns
+// it is Transient. go-redis repeats nothing by itself, for a repeated XADD is a second
+// message.
+//
+// Within one slot only can be waited and be atomic:
+//
+//   - A keyed consumer waits on a connection for each of its shards. With more than 8 it
+//     looks at all of them ten times a second, in one pipeline for each node, and waits on 8
+//     in turn: a message may come 100 ms late on an idle destination.
+//   - A batch in which a key comes twice is one transaction for each shard.
+//   - Stats of a keyed destination are not of one moment, and Apply(Delete) is not one step;
+//     done again it finishes.
+//
+// Config.Replicas counts those of the node that has the message. There is no database but 0.
+//
 // # Retention
 //
 // A stream keeps everything, and a topic what one of its groups has not done with, even if
@@ -144,10 +166,10 @@
 //   - While the server has no memory left the owners go on, but no shard changes hands: a
 //     member that starts then waits.
 //   - The number of partitions cannot be changed.
-//   - No Cluster (the keys are ready for it; the wait of a keyed consumer would have to be
-//     split by slot): Open refuses it by name.
-//   - Certificates are checked for the address that is dialled, which Sentinels announce:
-//     mostly an IP. TLS.ServerName is one name for all of them.
+//   - Certificates are checked for the address that is dialled, which Sentinels and nodes
+//     announce: mostly an IP. TLS.ServerName is one name for all of them.
+//   - While a slot is under way a consumer of what is in it waits: a script needs keys that
+//     may be on either side, and redirections for one command (ASK) are not followed.
 //   - Without the option retention nothing is trimmed of a stream, of a topic without groups,
 //     or of one beside a group that nobody consumes any more: they grow. Delete such a group.
 //   - A Temporary group whose process was killed stays until it is deleted.

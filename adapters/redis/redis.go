@@ -77,7 +77,7 @@ func (b *broker) greet(ctx context.Context, op string) error {
 	}
 	var infos []map[string]string
 	err := b.bounded(ctx, func(ctx context.Context) (err error) {
-		infos, err = b.infos(ctx)
+		infos, err = b.infos(ctx, op)
 		return err
 	})
 	if err != nil {
@@ -92,7 +92,7 @@ func (b *broker) greet(ctx context.Context, op string) error {
 }
 
 // infos is what the server tells about itself, in a Cluster every master.
-func (b *broker) infos(ctx context.Context) (out []map[string]string, err error) {
+func (b *broker) infos(ctx context.Context, op string) (out []map[string]string, err error) {
 	var mu sync.Mutex
 	ask := func(ctx context.Context, cl *goredis.Client) error {
 		raw, err := cl.Info(ctx).Result()
@@ -110,7 +110,7 @@ func (b *broker) infos(ctx context.Context) (out []map[string]string, err error)
 	case *goredis.ClusterClient:
 		err = cl.ForEachMaster(ctx, ask)
 		if isNoCluster(err) {
-			err = driver.Errorf("", driver.Permanent, "the server is not part of a Redis Cluster: leave cluster=true out (Config.Cluster)")
+			err = driver.Errorf(op, driver.Permanent, "the server is not part of a Redis Cluster: leave cluster=true out (Config.Cluster)")
 		}
 	}
 	return out, err

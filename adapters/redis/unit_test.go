@@ -47,6 +47,18 @@ func TestParseURLWithSentinels(t *testing.T) {
 	}
 }
 
+func TestParseURLOfACluster(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string][]string{
+		"redis://n1:7000,n2,n3:7002?cluster=true": {"n1:7000", "n2:6379", "n3:7002"},
+		"redis://n1?cluster=true":                 {"n1:6379"},
+	} {
+		if c, err := redis.ParseURL(raw); err != nil || !c.Cluster || !reflect.DeepEqual(c.Addrs, want) || c.Addr != "" {
+			t.Errorf("%s: %v %v", raw, c, err)
+		}
+	}
+}
+
 func TestParseURLRefusesAndKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	for raw, wants := range map[string]string{
@@ -94,6 +106,11 @@ func TestConfigIsChecked(t *testing.T) {
 		{Addr: "h:1", Addrs: []string{"i:1"}},
 		{Addrs: []string{"localhost:1", "localhost"}, Sentinel: "n"},
 		{Sentinel: "n"},
+		{Cluster: true},
+		{Addr: "h:1", Cluster: true, Sentinel: "n"},
+		{Addr: "h:1", Cluster: true, DB: 1},
+		{Addrs: []string{"h:1", "x"}, Cluster: true},
+		{Addrs: []string{"localhost:1", "x:1"}, Cluster: true, Password: "hunter2"},
 		{Addr: "h:1", Replicas: -1},
 		{Addr: "h:1", Password: "hunter2"},
 		{Addr: "h:1", DB: -1},
