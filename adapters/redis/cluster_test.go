@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -99,13 +100,13 @@ func (r *ring) owner(t *testing.T, key string) (node, slot int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slots, err := r.nodes[0].client().ClusterSlots(context.Background()).Result()
+	shards, err := r.nodes[0].client().ClusterShards(context.Background()).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range slots {
-		for i, id := range r.ids {
-			if int(n) >= s.Start && int(n) <= s.End && s.Nodes[0].ID == id {
+	for _, s := range shards {
+		for _, span := range s.Slots {
+			if i := slices.Index(r.ids, s.Nodes[0].ID); n >= span.Start && n <= span.End {
 				return i, int(n)
 			}
 		}
