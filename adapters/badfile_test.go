@@ -194,6 +194,10 @@ func TestBadOpens(t *testing.T) {
   redis-plain: {url: "redis://redis.example.com", user: u, password: "`+canary+`"}
   redis-ca: {url: "redis://localhost", tls: {ca: /does/not/exist.pem}}
   redis-db: {url: "redis://localhost/first"}
+  redis-hosts: {url: "redis://s1:26379,s2:26379", user: u, password: "`+canary+`"}
+  redis-sentinel: {url: "redis://s1:26379,s2:26379?sentinel=kitchen&sentinel_password=${env:VARAL_TEST_EMPTY}"}
+  redis-cluster-db: {url: "redis://n1:7000,n2:7001/1?cluster=true"}
+  redis-sentinel-plain: {url: "redis://localhost,s2.example.com?sentinel=kitchen&sentinel_password=`+canary+`"}
   sqs-both: {url: "sqs://key:`+canary+`@us-east-1", user: key, password: "`+canary+`"}
   sqs-region: {url: "sqs://", user: key, password: "`+canary+`"}
   sqs-plain: {url: "sqs://us-east-1?endpoint=http://emulator.example.com", user: key, password: "`+canary+`"}
@@ -210,7 +214,7 @@ func TestBadOpens(t *testing.T) {
 	add := func(name string, c adapters.Config) {
 		out = append(out, name, "    "+strings.ReplaceAll(open(t, c), dir, "DIR"))
 	}
-	for _, b := range []string{"both", "empty", "memory-user", "memory-tls", "scheme", "unparseable", "plain", "ca", "redis-both", "redis-plain", "redis-ca", "redis-db", "redis-tls", "sqs-both", "sqs-region", "sqs-plain", "sqs-plain-tls", "sqs-ca", "sqs-tls", "sqs-token", "kafka", "nope"} {
+	for _, b := range []string{"both", "empty", "memory-user", "memory-tls", "scheme", "unparseable", "plain", "ca", "redis-both", "redis-plain", "redis-ca", "redis-db", "redis-hosts", "redis-cluster-db", "redis-sentinel", "redis-sentinel-plain", "redis-tls", "sqs-both", "sqs-region", "sqs-plain", "sqs-plain-tls", "sqs-ca", "sqs-tls", "sqs-token", "kafka", "nope"} {
 		add("section "+b, adapters.Config{File: path, Broker: b})
 	}
 	t.Setenv(adapters.EnvBroker, "elsewhere")

@@ -57,6 +57,16 @@ var strange = []redisCase{
 	}},
 	{name: "part of a Cluster", answers: map[string]string{"INFO": "redis_version:7.0.15\r\ncluster_enabled:1\r\nmaxmemory_policy:noeviction\r\n"}, class: core.ErrUnsupported},
 	{name: "a Sentinel", answers: map[string]string{"INFO": "redis_version:7.0.15\r\nredis_mode:sentinel\r\n"}, class: core.ErrUnsupported},
+	{name: "no Cluster", query: "?cluster=true", answers: map[string]string{"CLUSTER": "-ERR This instance has cluster support disabled"}, class: core.ErrPermanent},
+	{name: "a Cluster with a login", user: "varal:" + canary + "@", query: "?cluster=true", answers: map[string]string{"AUTH": wrongPass}, class: core.ErrDenied},
+	{name: "a server and no Sentinel", query: "?sentinel=kitchen", class: core.ErrPermanent, answers: map[string]string{
+		"SENTINEL": "-ERR unknown command 'sentinel', with args beginning with: 'get-master-addr-by-name' 'kitchen' ",
+	}},
+	{name: "a Sentinel of others", query: "?sentinel=kitchen", answers: map[string]string{"SENTINEL": "*-1"}, class: core.ErrNotFound},
+	{name: "a Sentinel with a login", query: "?sentinel=kitchen&sentinel_password=" + canary, answers: map[string]string{"AUTH": wrongPass}, class: core.ErrDenied},
+	{name: "a Sentinel that wants a login", query: "?sentinel=kitchen", class: core.ErrDenied, answers: map[string]string{
+		"SENTINEL": "-NOAUTH Authentication required.", "CLIENT": "-NOAUTH Authentication required.",
+	}},
 	{name: "too old", answers: map[string]string{"INFO": "redis_version:5.0.14\r\nmaxmemory_policy:noeviction\r\n"}, class: core.ErrUnsupported},
 	{name: "durable, without a file", query: "?require_durable=true", class: core.ErrConflict, answers: map[string]string{
 		"INFO": "redis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\naof_enabled:0\r\n",

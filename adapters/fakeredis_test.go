@@ -114,7 +114,7 @@ func (f *redisAnswers) answer(words []string) string {
 	name := strings.ToUpper(words[0])
 	text, ok := f.answers[name]
 	switch {
-	case ok && strings.HasPrefix(text, "-"):
+	case ok && (strings.HasPrefix(text, "-") || text == "*-1"):
 		return text + "\r\n"
 	case name == "INFO":
 		if !ok {

@@ -34,6 +34,9 @@ func TestShortSecrets(t *testing.T) {
 			"redis://:PASSWORD@localhost:6379?nope=1",
 			"rediss://:PASSWORD@localhost:6380?ca=/",
 			"redis://:PASSWORD@localhost:6379",
+			"redis://localhost:26379,localhost:26380?sentinel=mine&sentinel_password=PASSWORD",
+			"redis://s1.example.com?sentinel=mine&sentinel_password=PASSWORD",   // refused: no TLS
+			"redis://localhost:6379?sentinel_password=PASSWORD",                 // refused: no Sentinel
 			"sqs://key:PASSWORD@us-east-1?endpoint=http://emulator.example.com", // refused: no TLS
 			"sqs://key:PASSWORD@us-east-1?nope=1",
 			"sqs://key:PASSWORD@us-east-1?ca=/",
@@ -48,14 +51,14 @@ func TestShortSecrets(t *testing.T) {
 				t.Errorf("password %q, %s:\n got %s\nwant %s", password, form, got, want)
 			}
 		}
-		for _, url := range []string{"kafka://u:" + password + "@localhost:9092", "amqp://u:" + password + "@localhost:5672/", "redis://:" + password + "@localhost:6379"} {
+		for _, url := range []string{"kafka://u:" + password + "@localhost:9092", "amqp://u:" + password + "@localhost:5672/", "redis://:" + password + "@localhost:6379", "redis://localhost:26379?sentinel=mine&sentinel_password=" + password} {
 			got := says(url, "refused <"+password+"> here")
 			if !strings.Contains(got, withheld) || strings.Contains(got, "here") || strings.Contains(got, "***") {
 				t.Errorf("%q: the library's text came through: %s", password, got)
 			}
 		}
 	}
-	for _, url := range []string{"kafka://u:" + canary + "@localhost:9092", "amqp://u:" + canary + "@localhost:5672/", "redis://:" + canary + "@localhost:6379"} {
+	for _, url := range []string{"kafka://u:" + canary + "@localhost:9092", "amqp://u:" + canary + "@localhost:5672/", "redis://:" + canary + "@localhost:6379", "redis://localhost:26379?sentinel=mine&sentinel_password=" + canary} {
 		got := says(url, "refused <"+canary+"> here")
 		if strings.Contains(got, canary) || !strings.Contains(got, "refused <***> here") {
 			t.Errorf("a secret that stands out is cut out: %s", got)

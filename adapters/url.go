@@ -2,6 +2,7 @@ package adapters
 
 import (
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -109,9 +110,9 @@ func schemeOf(raw string) string {
 	return scheme
 }
 
-// secretParameter is the one parameter of all URLs that holds a secret: the token of
-// temporary credentials of AWS.
-const secretParameter = "session_token"
+// secretParameters are those of all URLs that hold a secret: the token of temporary
+// credentials of AWS, and the password of Redis Sentinels.
+var secretParameters = []string{"session_token", "sentinel_password"}
 
 // secretsOf returns what of a URL must not be shown, as written and as read.
 func secretsOf(raw string) (out []string) {
@@ -131,7 +132,7 @@ func secretsOf(raw string) (out []string) {
 	add(p.password, url.PathUnescape)
 	for pair := range strings.SplitSeq(p.query, "&") {
 		name, value, _ := strings.Cut(pair, "=")
-		if plain, err := url.QueryUnescape(name); err == nil && plain == secretParameter {
+		if plain, err := url.QueryUnescape(name); err == nil && slices.Contains(secretParameters, plain) {
 			add(value, url.QueryUnescape)
 		}
 	}

@@ -177,15 +177,37 @@ func (a admin) remove(ctx context.Context, op string, r driver.Resource) ([]driv
 	if err != nil {
 		return nil, err
 	}
-	_, err = a.b.ctl.TxPipelined(ctx, func(p goredis.Pipeliner) error {
-		p.Set(ctx, k.gone, "1", tombstone) // a consumer that sees nothing sees this
-		p.Unlink(ctx, all...)
-		return nil
-	})
-	if err != nil {
+	if err := a.unlink(ctx, k.gone, all); err != nil {
 		return nil, err
 	}
 	return gone, nil
+}
+
+// unlink deletes all, the first of which says that the destination is there, and notes it.
+// In a Cluster that is not one step: the first key is the last to go, so that what fails
+// half-way can be done again.
+func (a admin) unlink(ctx context.Context, note string, all []string) error {
+	if !a.b.cfg.Cluster {
+		_, err := a.b.ctl.TxPipelined(ctx, func(p goredis.Pipeliner) error {
+			p.Set(ctx, note, "1", tombstone) // a consumer that sees nothing sees this
+			p.Unlink(ctx, all...)
+			return nil
+		})
+		return err
+	}
+	if err := a.b.ctl.Set(ctx, note, "1", tombstone).Err(); err != nil {
+		return err
+	}
+	_, err := a.b.ctl.Pipelined(ctx, func(p goredis.Pipeliner) error {
+		for _, key := range all[1:] {
+			p.Unlink(ctx, key)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return a.b.ctl.Unlink(ctx, all[0]).Err()
 }
 
 // everything is every key of a destination but the tombstone.
@@ -223,11 +245,17 @@ func (a admin) removeGroup(ctx context.Context, r driver.Resource, group string)
 		keys = append(keys, s.keys(group)[1:]...)
 	}
 	var destroyed []*goredis.IntCmd
-	_, err = a.b.ctl.TxPipelined(ctx, func(p goredis.Pipeliner) error {
+	together := a.b.ctl.TxPipelined
+	if a.b.cfg.Cluster { // a transaction is within one slot
+		together = a.b.ctl.Pipelined
+	}
+	_, err = together(ctx, func(p goredis.Pipeliner) error {
 		for _, log := range a.b.cfg.logs(r.Destination) {
 			destroyed = append(destroyed, p.XGroupDestroy(ctx, log, group))
 		}
-		p.Unlink(ctx, keys...)
+		for _, key := range keys {
+			p.Unlink(ctx, key)
+		}
 		return nil
 	})
 	if err != nil {

@@ -2,6 +2,8 @@ package redis
 
 import (
 	"context"
+	"errors"
+	"net"
 
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -18,7 +20,21 @@ type answers struct{}
 
 var _ goredis.Hook = answers{}
 
-func (answers) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+// DialHook marks what prevented a connection: nothing was sent over it. With Sentinels
+// that may be an answer of theirs, even "nil", which must not be taken for one to the
+// command that waits for the connection.
+func (answers) DialHook(next goredis.DialHook) goredis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		if _, marked := errors.AsType[*dialError](err); err == nil || marked {
+			return conn, err
+		}
+		if errors.Is(err, goredis.Nil) {
+			err = errors.New("no Sentinel knows the primary's name now")
+		}
+		return nil, &dialError{err}
+	}
+}
 
 // ProcessHook: the error of a single command is what the call returns.
 func (answers) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
@@ -39,11 +55,4 @@ func (answers) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pro
 		}
 		return err
 	}
-}
-
-// dial returns a client that carries the hook. It connects when it is used.
-func dial(o *goredis.Options) *goredis.Client {
-	cl := goredis.NewClient(o)
-	cl.AddHook(answers{})
-	return cl
 }

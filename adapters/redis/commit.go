@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -149,17 +148,17 @@ func (c *committer) take() []*parcel {
 
 // shared sends several calls in one pipeline.
 func (c *committer) shared(ps []*parcel) {
-	pipe := c.b.pub.Pipeline()
+	var items []*item
 	for _, p := range ps {
 		for i := range p.items {
-			p.items[i].queue(pipe)
+			items = append(items, &p.items[i])
 		}
 	}
-	cmds := c.exec(pipe)
+	answers := c.exec(items, false)
 	n := 0
 	for _, p := range ps {
 		for i := range p.items {
-			p.outcome(&p.items[i], cmds[n])
+			p.outcome(&p.items[i], answers[n])
 			n++
 		}
 	}
@@ -184,7 +183,10 @@ func (c *committer) whole(p *parcel) {
 }
 
 // portion is a run of items, and those of it that may be sent.
-type portion struct{ span, send []item }
+type portion struct {
+	span []item
+	send []*item
+}
 
 func (p *parcel) chunk(rest []item, failed map[string]bool) portion {
 	var out portion
@@ -194,7 +196,7 @@ func (p *parcel) chunk(rest []item, failed map[string]bool) portion {
 		if k := rest[n].key; k != "" && failed[k] {
 			p.errs[rest[n].at] = driver.Errorf(p.op, driver.Transient, "it was not sent: an earlier message of its key failed")
 		} else {
-			out.send = append(out.send, rest[n])
+			out.send = append(out.send, &rest[n])
 		}
 		n++
 	}
@@ -205,31 +207,17 @@ func (p *parcel) chunk(rest []item, failed map[string]bool) portion {
 // part sends items and reports whether the connection held. Where a key comes twice they
 // are one transaction: without memory the server would refuse one message of a key and,
 // a moment later, take the next.
-func (c *committer) part(p *parcel, items []item, failed map[string]bool) bool {
-	pipe := c.b.pub.Pipeline()
-	if p.tied {
-		pipe = c.b.pub.TxPipeline()
-	}
-	for i := range items {
-		items[i].queue(pipe)
-	}
+func (c *committer) part(p *parcel, items []*item, failed map[string]bool) bool {
 	held := true
-	for i, cmd := range c.exec(pipe)[:len(items)] {
-		p.outcome(&items[i], cmd)
-		if p.errs[items[i].at] != nil {
-			failed[items[i].key] = true
-			held = held && !offline(cmd.Err())
+	for i, a := range c.exec(items, p.tied) {
+		it := items[i]
+		p.outcome(it, a)
+		if p.errs[it.at] != nil {
+			failed[it.key] = true
+			held = held && !offline(a.cmd.Err())
 		}
 	}
 	return held
-}
-
-func (c *committer) exec(pipe goredis.Pipeliner) []goredis.Cmder {
-	ctx, cancel := context.WithTimeout(context.Background(), c.b.cfg.ConnectTimeout+c.b.cfg.Timeout)
-	defer cancel()
-	cmds, err := pipe.Exec(ctx)
-	c.b.heard(err)
-	return cmds
 }
 
 func (it *item) queue(pipe goredis.Pipeliner) {
@@ -243,24 +231,4 @@ func (it *item) queue(pipe goredis.Pipeliner) {
 		head = []any{"XADD", it.log, "NOMKSTREAM", "MINID", "~", it.keep, "*"}
 	}
 	pipe.Do(ctx, append(head, it.args...)...)
-}
-
-// outcome notes what became of an item. An entry without a stream is refused with nil, a
-// scheduled one with 0: a destination is never made by the way.
-func (p *parcel) outcome(it *item, cmd goredis.Cmder) {
-	err := cmd.Err()
-	if eval, ok := cmd.(*goredis.Cmd); ok && err == nil && it.delay > 0 && eval.Val() == int64(0) {
-		err = goredis.Nil
-	}
-	switch {
-	case err == nil:
-		p.errs[it.at] = nil
-		if id, ok := cmd.(*goredis.Cmd); ok && it.delay == 0 {
-			p.clock.set(text(id.Val()))
-		}
-	case errors.Is(err, goredis.Nil):
-		p.errs[it.at] = driver.Errorf(p.op, driver.NotFound, "there is no %s: create it (Provision create, or varal topology apply)", p.to)
-	default:
-		p.errs[it.at] = classify(p.op, err)
-	}
 }

@@ -16,13 +16,27 @@ import (
 // TLS is the tls block of the configuration.
 type TLS = tlsconf.TLS
 
-// Config of one Redis server. The zero value of every field but Addr is a documented
-// default. A Config is not changed after Open, and prints without its password.
+// Config of one Redis server, of the primary that Sentinels name, or of a Cluster. The zero
+// value of every field but the addresses is a documented default. A Config is not changed after
+// Open, and prints without its passwords.
 type Config struct {
-	// Addr is host:port. Required.
+	// Addr is the host:port of the server. Required, unless Addrs is set.
 	Addr string
-	// User and Password of the login. "" = none; a password without a user is that of
-	// the server's default user.
+	// Addrs are the host:port of Sentinels, or of nodes of a Cluster: any one that answers
+	// is enough. Only with Sentinel or Cluster; Addr counts as one more of them.
+	Addrs []string
+	// Cluster says that the addresses are nodes of a Redis Cluster. It is not found out by
+	// asking: a Cluster has other limits (see the package's documentation), and whoever
+	// meets one unawares is told so by Open.
+	Cluster bool
+	// Sentinel is the name that the Sentinels know the primary by. "" = there are none,
+	// and Addr is the server itself.
+	Sentinel string
+	// SentinelUser and SentinelPassword of the login at the Sentinels, which have users of
+	// their own. "" = none.
+	SentinelUser, SentinelPassword string
+	// User and Password of the login at the server. "" = none; a password without a user
+	// is that of the server's default user.
 	User, Password string
 	// DB is the number of the database. 0 = the first.
 	DB int
@@ -49,6 +63,10 @@ type Config struct {
 	// RequireDurable makes Open fail unless the server keeps what it confirms: an
 	// append-only file, and no eviction.
 	RequireDurable bool
+	// Replicas is how many replicas must have a message before its publish is confirmed
+	// (WAIT, for at most half of Timeout). With fewer the outcome is Ambiguous. 0 = none is
+	// waited for, and a failover may lose what was confirmed just before it.
+	Replicas int
 	// Dial opens the TCP connections. nil = net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Notify is told about the connection. It must not block.
@@ -57,7 +75,13 @@ type Config struct {
 
 // String describes c without its secrets.
 func (c Config) String() string {
-	return fmt.Sprintf("redis.Config{Addr: %q, DB: %d, TLS: %t, Namespace: %q, Lease: %v}", c.Addr, c.DB, c.TLS != nil, c.Namespace, c.Lease)
+	at := fmt.Sprintf("Addr: %q", c.Addr)
+	if c.Sentinel != "" {
+		at = fmt.Sprintf("Sentinel: %q, Addrs: %q", c.Sentinel, c.addrs())
+	} else if c.Cluster {
+		at = fmt.Sprintf("Cluster: true, Addrs: %q", c.addrs())
+	}
+	return fmt.Sprintf("redis.Config{%s, DB: %d, TLS: %t, Namespace: %q, Lease: %v}", at, c.DB, c.TLS != nil, c.Namespace, c.Lease)
 }
 
 // Format prints String whatever the verb, so that %+v and %#v keep the password too.
@@ -72,13 +96,22 @@ func (c Config) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 const (
 	minLease = 200 * time.Millisecond
 	maxBytes = 256 << 20
+	// maxReplicas is more than a primary has.
+	maxReplicas = 100
 )
+
+// addrs are all addresses.
+func (c *Config) addrs() []string {
+	if c.Addr == "" {
+		return c.Addrs
+	}
+	return append([]string{c.Addr}, c.Addrs...)
+}
 
 // withDefaults checks c and fills in what is zero.
 func (c Config) withDefaults() (Config, error) {
-	host, _, err := net.SplitHostPort(c.Addr)
-	if err != nil || host == "" {
-		return c, errors.New("Config.Addr: want host:port")
+	if err := c.checkAddrs(); err != nil {
+		return c, err
 	}
 	fill(&c.ClientName, "varal")
 	fill(&c.Namespace, "varal")
@@ -92,8 +125,8 @@ func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Password == "" && c.User != "":
 		return c, errors.New("Config.User is set without a Password")
-	case c.Password != "" && c.TLS == nil && !c.AllowInsecure && !loopback(host):
-		return c, fmt.Errorf("a password would travel unencrypted to %s: write rediss://, or add ?allow_insecure=true to the URL (Config.AllowInsecure)", host)
+	case c.SentinelPassword == "" && c.SentinelUser != "":
+		return c, errors.New("Config.SentinelUser is set without a SentinelPassword")
 	case c.DB < 0:
 		return c, errors.New("Config.DB is negative")
 	case c.Lease < minLease:
@@ -102,6 +135,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("Config.Timeout and Config.ConnectTimeout cannot be negative")
 	case c.MaxBytes < 0 || c.MaxBytes > maxBytes:
 		return c, fmt.Errorf("Config.MaxBytes: 1 to %d", maxBytes)
+	case c.Replicas < 0 || c.Replicas > maxReplicas:
+		return c, fmt.Errorf("Config.Replicas: 0 to %d", maxReplicas)
 	case strings.ContainsAny(c.Namespace, "{}"):
 		return c, errors.New("Config.Namespace: no braces, they name the hash slot of a key")
 	case strings.ContainsAny(c.ClientName, " \r\n"):
@@ -111,6 +146,44 @@ func (c Config) withDefaults() (Config, error) {
 		return c, c.TLS.Check()
 	}
 	return c, nil
+}
+
+// checkAddrs checks where c leads, and that no password goes there in the open.
+func (c *Config) checkAddrs() error {
+	addrs := c.addrs()
+	switch {
+	case c.Cluster && c.Sentinel != "":
+		return errors.New("Config.Cluster and Config.Sentinel: a Cluster has no Sentinels, keep one")
+	case c.Cluster && c.DB != 0:
+		return errors.New("Config.DB: a Cluster has database 0 only")
+	case len(c.Addrs) > 0 && c.Sentinel == "" && !c.Cluster:
+		return errors.New("Config.Addrs are addresses of Sentinels or of nodes of a Cluster: set Config.Sentinel to the name that they know the primary by, or Config.Cluster, or give the one server in Config.Addr")
+	case (c.SentinelUser != "" || c.SentinelPassword != "") && c.Sentinel == "":
+		return errors.New("Config.SentinelUser and Config.SentinelPassword are for Sentinels: set Config.Sentinel to the name that they know the primary by")
+	case len(addrs) == 0:
+		return errors.New("Config.Addr: want host:port")
+	}
+	for i, addr := range addrs {
+		host, _, err := net.SplitHostPort(addr)
+		switch {
+		case (err != nil || host == "") && len(c.Addrs) == 0:
+			return errors.New("Config.Addr: want host:port")
+		case err != nil || host == "":
+			return fmt.Errorf("Config.Addrs: want host:port, and number %d is not", i+1)
+		case c.mayLeak() && !loopback(host):
+			return inTheOpen(host)
+		}
+	}
+	return nil
+}
+
+// mayLeak tells that a password would travel in the open.
+func (c *Config) mayLeak() bool {
+	return (c.Password != "" || c.SentinelPassword != "") && c.TLS == nil && !c.AllowInsecure
+}
+
+func inTheOpen(host string) error {
+	return fmt.Errorf("a password would travel unencrypted to %s: write rediss://, or add ?allow_insecure=true to the URL (Config.AllowInsecure)", host)
 }
 
 func fill[T comparable](field *T, def T) {

@@ -95,9 +95,10 @@ type answer struct {
 func newConsumer(b *broker, sub driver.Subscription) *consumer {
 	c := &consumer{
 		b: b, sub: sub, keys: b.cfg.keys(sub.From), group: groupOf(sub.From, sub.Group),
-		name: b.cfg.ClientName + "-" + unique(), rd: newReader(b), biggest: 16 << 10, cursor: [2]string{"0-0", "0-0"},
+		name: b.cfg.ClientName + "-" + unique(), biggest: 16 << 10, cursor: [2]string{"0-0", "0-0"},
 		busy: make(chan struct{}, 1), ending: make(chan struct{}), shut: make(chan struct{}),
 	}
+	c.rd = newReader(b, c.keys.log)
 	c.retryKey = c.keys.retry(c.group)
 	c.epoch.Store(1)
 	return c

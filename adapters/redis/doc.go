@@ -1,5 +1,6 @@
 // Package redis is the Redis adapter, on Redis Streams and consumer groups. It needs
-// Redis 6.2 and is tested on 7.0.
+// Redis 6.2 and is tested on 7.0: on a single server, on a primary that Sentinels name, and
+// on a Cluster.
 //
 // # What a destination is
 //
@@ -94,7 +95,53 @@
 //
 // Capabilities.Durable is true where Open found appendonly on and maxmemory-policy
 // noeviction. With appendfsync everysec a crash of the machine may take the last second
-// with it. Replicas are not waited for.
+// with it.
+//
+// # Sentinels and replicas
+//
+// With Config.Sentinel every connection is opened to what the Sentinels call the primary at
+// that moment, and only if it says so itself; a switch closes those to the old one. What
+// the adapter believes of a server is asked of the new one again, as after any broken
+// connection: a group or stream that it has not heard of is made anew (see below), a script
+// is sent again, a shard's lease is looked at by every command.
+//
+// Replication is asynchronous. A failover loses what was confirmed just before it and had
+// reached no replica, and with it the memory of what was handed out and settled: that comes
+// again. With Config.Replicas a message is confirmed when so many replicas have it (WAIT, in
+// the same pipeline; a batch in which a key comes twice costs one round trip more). If they
+// do not say so within half of Config.Timeout the outcome is Ambiguous: the primary has the
+// message. Then a failover to one of those replicas loses nothing that was confirmed. Acks,
+// and what Apply makes, do not wait. Of two servers that both take themselves for the
+// primary only the one with replicas confirms; without Config.Replicas set
+// min-replicas-to-write.
+//
+// Leases and fences are kept by the server's clock. One that takes over and is behind keeps
+// a lease for longer, and may hand out a lower fence if it has not heard of the last one:
+// keep the clocks together.
+//
+// Each consumer has a connection of its own to the primary, and one to a Sentinel that
+// tells of switches.
+//
+// # Cluster
+//
+// With Config.Cluster each command goes to the master of its slot, and a batch to several
+// of them at once. All keys of a destination are in one slot, those of a keyed one in one
+// for each shard and one for its members; so a plain destination has the throughput of one
+// node. What a node refuses because the slot has moved is sent once more to the right one.
+// While a slot is under way between two nodes, and while a master is missing, what concerns
+// it is Transient. go-redis repeats nothing by itself, for a repeated XADD is a second
+// message.
+//
+// Within one slot only can be waited and be atomic:
+//
+//   - A keyed consumer waits on a connection for each of its shards. With more than 8 it
+//     looks at all of them ten times a second, in one pipeline for each node, and waits on 8
+//     in turn: a message may come 100 ms late on an idle destination.
+//   - A batch in which a key comes twice is one transaction for each shard.
+//   - Stats of a keyed destination are not of one moment, and Apply(Delete) is not one step;
+//     done again it finishes.
+//
+// Config.Replicas counts those of the node that has the message. There is no database but 0.
 //
 // # Retention
 //
@@ -119,15 +166,18 @@
 //   - While the server has no memory left the owners go on, but no shard changes hands: a
 //     member that starts then waits.
 //   - The number of partitions cannot be changed.
-//   - No Cluster (the keys are ready for it; the wait of a keyed consumer would have to be
-//     split by slot) and no Sentinel: Open refuses both by name.
+//   - Certificates are checked for the address that is dialled, which Sentinels and nodes
+//     announce: mostly an IP. TLS.ServerName is one name for all of them.
+//   - While a slot is under way a consumer of what is in it waits: a script needs keys that
+//     may be on either side, and redirections for one command (ASK) are not followed.
 //   - Without the option retention nothing is trimmed of a stream, of a topic without groups,
 //     or of one beside a group that nobody consumes any more: they grow. Delete such a group.
 //   - A Temporary group whose process was killed stays until it is deleted.
 //   - A delayed message may come up to 100 ms late, the first in a minute up to 1 s.
 //   - A position that retention or a trim took away reads on from what is left, without
 //     OutOfRange.
-//   - go-redis writes a line to its own log for every connection that cannot be opened.
+//   - go-redis writes a line to its own log for every connection that cannot be opened, and
+//     for what it hears from Sentinels.
 //   - With room for one message the retry stream is looked at ten times a second.
 //   - Offset is an entry's id as a number; it is not dense.
 package redis

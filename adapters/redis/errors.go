@@ -54,6 +54,9 @@ func notSent(err error) bool {
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
 		return true
 	}
+	if errors.Is(err, errNoNodes) || err.Error() == "redis: cluster has no nodes" {
+		return true
+	}
 	return errors.Is(err, goredis.ErrPoolTimeout) || errors.Is(err, goredis.ErrPoolExhausted) || errors.Is(err, goredis.ErrClosed)
 }
 
@@ -105,6 +108,9 @@ func vanished(err error) bool {
 func offline(err error) bool {
 	if err == nil {
 		return false
+	}
+	if _, ok := errors.AsType[*dialError](err); ok {
+		return true // also where a Sentinel has answered
 	}
 	_, reply := errors.AsType[goredis.Error](err)
 	return !reply || strings.HasPrefix(err.Error(), "LOADING")

@@ -26,7 +26,7 @@ type keyed struct {
 	shards []shard
 	group  string
 	name   string
-	rd     *reader
+	rd     waiter
 	base   time.Time // origin of tenure.until
 
 	busy    chan struct{} // held by Receive, so that Close can wait until it has left
@@ -105,7 +105,7 @@ func newKeyed(b *broker, sub driver.Subscription) *keyed {
 	c := &keyed{
 		b: b, sub: sub, keys: b.cfg.keys(sub.From), shards: b.cfg.shards(sub.From), group: groupOf(sub.From, sub.Group),
 		name: fmt.Sprintf("%012x-%s-%s", now.UnixMilli(), b.cfg.ClientName, unique()),
-		rd:   newReader(b), base: now, biggest: 16 << 10,
+		rd:   b.waiter(), base: now, biggest: 16 << 10,
 		busy: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		ending: make(chan struct{}), left: make(chan struct{}), shut: make(chan struct{}),
 	}

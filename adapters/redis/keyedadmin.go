@@ -94,12 +94,16 @@ func (a admin) statsKeyed(ctx context.Context, op string, of driver.Resource) (d
 
 // inFlight counts what is out of all shards at one moment. One shard after the other, it
 // would count what one has given back and the next has handed out since, and the sum would
-// pass a limit that is kept. nil = no group is meant.
+// pass a limit that is kept; in a Cluster it still may. nil = no group is meant.
 func (a admin) inFlight(ctx context.Context, shards []shard, group string) ([]int64, error) {
 	if group == "" {
 		return nil, nil
 	}
-	cmds, err := a.b.ctl.TxPipelined(ctx, func(p goredis.Pipeliner) error {
+	together := a.b.ctl.TxPipelined
+	if a.b.cfg.Cluster { // a transaction is within one slot
+		together = a.b.ctl.Pipelined
+	}
+	cmds, err := together(ctx, func(p goredis.Pipeliner) error {
 		for i := range shards {
 			p.XPending(ctx, shards[i].log, group)
 		}

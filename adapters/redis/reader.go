@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,14 +13,30 @@ import (
 // blocked read holds it, and because only the server can end such a read: go-redis does
 // not when ctx is cancelled.
 type reader struct {
-	b      *broker
+	b  *broker
+	id atomic.Int64 // CLIENT ID of the connection; 0 = not told
+
+	// In a Cluster: key leads to the node, at is the one that we are connected to.
+	key string
+	at  atomic.Pointer[string]
+
+	mu     sync.Mutex
 	client *goredis.Client
-	id     atomic.Int64 // CLIENT ID of the connection; 0 = not told
+	closed bool
 }
 
-func newReader(b *broker) *reader {
-	r := &reader{b: b}
-	o := b.options(1)
+// newReader makes one that waits on streams in the slot of key.
+func newReader(b *broker, key string) *reader {
+	r := &reader{b: b, key: key}
+	r.client = r.connect()
+	return r
+}
+
+func (r *reader) connect() *goredis.Client {
+	b, o := r.b, r.b.options(1)
+	if b.cfg.Cluster {
+		o.Dialer = r.dialNode
+	}
 	o.ReadTimeout = maxBlock + b.cfg.Timeout
 	o.OnConnect = func(ctx context.Context, cn *goredis.Conn) error {
 		id, err := cn.ClientID(ctx).Result()
@@ -29,8 +46,7 @@ func newReader(b *broker) *reader {
 		r.id.Store(id) // 0 where the login may not ask: then a read ends by its own time
 		return nil
 	}
-	r.client = dial(o)
-	return r
+	return b.dial(o)
 }
 
 // wait is XREADGROUP that blocks. It takes the raw answer, whose fields are in order.
@@ -67,7 +83,14 @@ func (r *reader) do(block time.Duration, args []any) (any, error) {
 	// A black hole would otherwise hold the call for as long as go-redis likes.
 	ctx, cancel := context.WithTimeout(context.Background(), block+r.b.cfg.Timeout)
 	defer cancel()
-	return r.client.Do(ctx, args...).Result()
+	r.mu.Lock()
+	cl := r.client
+	r.mu.Unlock()
+	res, err := cl.Do(ctx, args...).Result()
+	if err != nil && r.b.cfg.Cluster {
+		err = r.astray(ctx, cl, err)
+	}
+	return res, err
 }
 
 // unblock makes the server end a blocked read now. It is asked again until the read has
@@ -76,7 +99,9 @@ func (r *reader) unblock() {
 	if id := r.id.Load(); id != 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
-		_ = r.b.ctl.ClientUnblock(ctx, id).Err() // it fails where the read has ended, or with the connection
+		if cl := r.beside(ctx); cl != nil {
+			_ = cl.ClientUnblock(ctx, id).Err() // it fails where the read has ended, or with the connection
+		}
 	}
 }
 
@@ -101,4 +126,9 @@ func (r *reader) unblockAfter(d time.Duration) (stop func()) {
 	return func() { close(over); <-done } // one that came later would end the next read
 }
 
-func (r *reader) close() { _ = r.client.Close() }
+func (r *reader) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	_ = r.client.Close()
+}

@@ -23,8 +23,8 @@ import (
 // must not hold up acks.
 type broker struct {
 	cfg     Config
-	pub     *goredis.Client
-	ctl     *goredis.Client // settling, receiving without waiting, Admin
+	pub     goredis.UniversalClient
+	ctl     goredis.UniversalClient // settling, receiving without waiting, Admin
 	server  server
 	durable string // "" = the server keeps what it confirms, else why not
 	commit  *committer
@@ -45,8 +45,8 @@ type server struct {
 }
 
 // Open connects once and returns the Driver. Errors: Permanent (the Config; the text
-// names the field), Denied (login, certificate), NotFound (no such host), Unsupported (a
-// Cluster, or a server before 6.2), Conflict (RequireDurable), Transient (not reachable
+// names the field), Denied (login, certificate), NotFound (no such host, or no primary of
+// that name at the Sentinels), Unsupported (a Cluster without Config.Cluster, or a server before 6.2), Conflict (RequireDurable), Transient (not reachable
 // now, or loading; the caller may try again). It returns by ctx.
 func Open(ctx context.Context, c Config) (driver.Driver, error) {
 	const op = "open Redis"
@@ -55,8 +55,8 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 		return nil, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
 	b := &broker{cfg: cfg, consumers: map[driver.Consumer]struct{}{}, known: map[driver.Destination]time.Duration{}}
-	b.pub = dial(b.options(flushers))
-	b.ctl = dial(b.options(32))
+	b.pub = b.client(flushers)
+	b.ctl = b.client(32)
 	b.commit = newCommitter(b)
 	if err := b.greet(ctx, op); err != nil {
 		_ = b.pub.Close()
@@ -70,21 +70,63 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 // greet asks the server who it is. A go-redis call ends by the deadline of its ctx but not
 // when ctx is cancelled, so it runs beside.
 func (b *broker) greet(ctx context.Context, op string) error {
-	var raw string
-	err := b.bounded(ctx, func(ctx context.Context) (err error) {
-		if raw, err = b.ctl.Info(ctx).Result(); err == nil || strings.HasPrefix(err.Error(), "NOPERM") {
-			err = b.ctl.Ping(ctx).Err()
+	if b.cfg.Sentinel != "" {
+		if err := b.bounded(ctx, func(ctx context.Context) error { return b.askSentinels(ctx, op) }); err != nil {
+			return opening(op, err)
 		}
+	}
+	var infos []map[string]string
+	err := b.bounded(ctx, func(ctx context.Context) (err error) {
+		infos, err = b.infos(ctx, op)
 		return err
 	})
 	if err != nil {
-		e := &driver.Error{Op: op, Class: classOf(err), Err: sdktext.Mark(err)}
-		if e.Class == driver.Ambiguous {
-			e.Class = driver.Transient // nothing was asked that could have changed anything
-		}
-		return e
+		return opening(op, err)
 	}
-	return b.inspectServer(op, parseInfo(raw))
+	for _, info := range infos { // the last word is that of the worst
+		if err := b.inspectServer(op, info); err != nil || b.durable != "" {
+			return err
+		}
+	}
+	return nil
+}
+
+// infos is what the server tells about itself, in a Cluster every master.
+func (b *broker) infos(ctx context.Context, op string) (out []map[string]string, err error) {
+	var mu sync.Mutex
+	ask := func(ctx context.Context, cl *goredis.Client) error {
+		raw, err := cl.Info(ctx).Result()
+		if err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
+			err = cl.Ping(ctx).Err()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		out = append(out, parseInfo(raw))
+		return err
+	}
+	switch cl := b.ctl.(type) {
+	case *goredis.Client:
+		err = ask(ctx, cl)
+	case *goredis.ClusterClient:
+		err = cl.ForEachMaster(ctx, ask)
+		if isNoCluster(err) {
+			err = driver.Errorf(op, driver.Permanent, "the server is not part of a Redis Cluster: leave cluster=true out (Config.Cluster)")
+		}
+	}
+	return out, err
+}
+
+// opening is why Open failed. Nothing was asked that could have changed anything, so it is
+// never Ambiguous.
+func opening(op string, err error) error {
+	if driver.ClassOf(err) != 0 {
+		return err
+	}
+	e := &driver.Error{Op: op, Class: classOf(err), Err: sdktext.Mark(err)}
+	if e.Class == driver.Ambiguous {
+		e.Class = driver.Transient
+	}
+	return e
 }
 
 func (b *broker) inspectServer(op string, info map[string]string) error {
@@ -101,10 +143,10 @@ func (b *broker) inspectServer(op string, info map[string]string) error {
 		b.durable = "appendonly is off: a restart loses what came after the last snapshot; set appendonly yes"
 	}
 	switch {
-	case info["cluster_enabled"] == "1":
-		return driver.Errorf(op, driver.Unsupported, "the server is part of a Redis Cluster, which this adapter does not follow yet: use a single server")
+	case info["cluster_enabled"] == "1" && !b.cfg.Cluster:
+		return driver.Errorf(op, driver.Unsupported, "the server is part of a Redis Cluster: add ?cluster=true to the URL (Config.Cluster)")
 	case info["redis_mode"] == "sentinel":
-		return driver.Errorf(op, driver.Unsupported, "this is a Sentinel, which this adapter does not ask yet: name the server itself")
+		return driver.Errorf(op, driver.Unsupported, "this is a Sentinel: add ?sentinel=NAME to the URL, the name that it knows the primary by (Config.Sentinel), or name the server itself")
 	case tooOld(b.server.version):
 		return driver.Errorf(op, driver.Unsupported, "Redis %s: at least 6.2 is needed", b.server.version)
 	case b.cfg.RequireDurable && b.durable != "":
@@ -137,18 +179,22 @@ func parseInfo(raw string) map[string]string {
 func (b *broker) options(conns int) *goredis.Options {
 	return &goredis.Options{
 		Addr: b.cfg.Addr, Username: b.cfg.User, Password: b.cfg.Password, DB: b.cfg.DB, Protocol: 2,
-		ClientName: b.cfg.ClientName, Dialer: b.dial, DialTimeout: b.cfg.ConnectTimeout, DialerRetries: 1,
+		ClientName: b.cfg.ClientName, Dialer: b.dialTCP, DialTimeout: b.cfg.ConnectTimeout, DialerRetries: 1,
 		MaxRetries: -1, ReadTimeout: b.cfg.Timeout, WriteTimeout: b.cfg.Timeout, PoolTimeout: b.cfg.Timeout,
 		ContextTimeoutEnabled: true, PoolSize: conns, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
 
-// dial opens a connection, and shakes hands where TLS is asked for. The certificates are
-// read again each time, so that rotated ones need no restart.
-func (b *broker) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+// dialTCP opens a connection, and shakes hands where TLS is asked for. The certificates
+// are read again each time, so that rotated ones need no restart.
+func (b *broker) dialTCP(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.ConnectTimeout)
 	defer cancel()
+	host, _, _ := net.SplitHostPort(addr)
+	if b.cfg.mayLeak() && !loopback(host) { // one that Sentinels name
+		return nil, &dialError{driver.Errorf("connect", driver.Permanent, "%w", inTheOpen(host))}
+	}
 	conn, err := b.cfg.Dial(ctx, network, addr)
 	if err != nil {
 		return nil, &dialError{err}
@@ -156,7 +202,6 @@ func (b *broker) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	if b.cfg.TLS == nil {
 		return conn, nil
 	}
-	host, _, _ := net.SplitHostPort(b.cfg.Addr)
 	conf, err := b.cfg.TLS.Config(host)
 	if err != nil {
 		_ = conn.Close()

@@ -90,7 +90,8 @@ type call struct {
 
 // runAll runs scripts in one pipeline, one after the other; what the server does not know
 // yet is sent once more in full. An error is about the connection and holds for all; what
-// the server answered is in each command.
+// the server answered is in each command. In a Cluster that is so for each node: where some
+// answer and others do not, each command has its own.
 func (b *broker) runAll(ctx context.Context, calls []call) ([]*goredis.Cmd, error) {
 	cmds := make([]*goredis.Cmd, len(calls))
 	unknown, err := b.send(ctx, calls, cmds, false)
@@ -112,14 +113,19 @@ func (b *broker) send(ctx context.Context, calls []call, cmds []*goredis.Cmd, wh
 			cmds[i] = c.script.Eval(ctx, pipe, c.keys, c.args...)
 		}
 	}
-	if _, err := pipe.Exec(ctx); err != nil && offline(err) {
+	_, err = pipe.Exec(ctx)
+	if err != nil && offline(err) && !b.cfg.Cluster {
 		return false, err
 	}
+	lost := 0
 	for _, cmd := range cmds {
-		if err := cmd.Err(); err != nil && offline(err) {
-			return false, err
+		if e := cmd.Err(); e != nil && offline(e) {
+			lost, err = lost+1, e
 		}
 		unknown = unknown || goredis.HasErrorPrefix(cmd.Err(), "NOSCRIPT")
+	}
+	if lost > 0 && (lost == len(cmds) || !b.cfg.Cluster) {
+		return false, err
 	}
 	return unknown, nil
 }

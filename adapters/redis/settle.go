@@ -57,6 +57,7 @@ type settling struct {
 	lots  []lot
 	final bool // core's, and not of what core has not seen
 	last  bool // core asks for no more
+	rouse bool // end our own blocked read when this is done
 }
 
 func (s *settling) add(verb string, e entry) {
@@ -150,6 +151,9 @@ func (s *settling) run(ctx context.Context) {
 		if _, err := pipe.Exec(ctx); err != nil && offline(err) {
 			return err
 		}
+		if s.rouse {
+			s.c.rd.unblock()
+		}
 		cmds = mine
 		return nil
 	})
@@ -177,6 +181,9 @@ func (s *settling) wake(ctx context.Context, pipe goredis.Pipeliner) {
 		}
 		if l.verb == verbReturn {
 			s.c.relook.Store(true)
+		}
+		if s.rouse = s.c.b.cfg.Cluster; s.rouse { // a command without a key goes to any node
+			return
 		}
 		if id := s.c.rd.id.Load(); id != 0 {
 			pipe.ClientUnblock(ctx, id)

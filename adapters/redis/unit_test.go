@@ -35,6 +35,30 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
+func TestParseURLWithSentinels(t *testing.T) {
+	t.Parallel()
+	c, err := redis.ParseURL("redis://cook:p%40ss@s1,s2:1234,[::1]/2?sentinel=kitchen&sentinel_user=guard&sentinel_password=x%2By&replicas=2")
+	want := redis.Config{
+		Addrs: []string{"s1:26379", "s2:1234", "[::1]:26379"}, Sentinel: "kitchen", SentinelUser: "guard", SentinelPassword: "x+y",
+		User: "cook", Password: "p@ss", DB: 2, Replicas: 2,
+	}
+	if err != nil || !reflect.DeepEqual(c, want) {
+		t.Errorf("got %v, %v; want %v", c, err, want)
+	}
+}
+
+func TestParseURLOfACluster(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string][]string{
+		"redis://n1:7000,n2,n3:7002?cluster=true": {"n1:7000", "n2:6379", "n3:7002"},
+		"redis://n1?cluster=true":                 {"n1:6379"},
+	} {
+		if c, err := redis.ParseURL(raw); err != nil || !c.Cluster || !reflect.DeepEqual(c.Addrs, want) || c.Addr != "" {
+			t.Errorf("%s: %v %v", raw, c, err)
+		}
+	}
+}
+
 func TestParseURLRefusesAndKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	for raw, wants := range map[string]string{
@@ -43,6 +67,10 @@ func TestParseURLRefusesAndKeepsSecrets(t *testing.T) {
 		"redis://u:hunter2@h:0":                           "port",
 		"redis://u:hunter2@h:x":                           "cannot be read",
 		"redis://u:hunter2@h/x":                           "/db",
+		"redis://u:hunter2@h,i":                           "sentinel=NAME",
+		"redis://u:hunter2@h,i:x?sentinel=n":              "host:port,host:port",
+		"redis://u:hunter2@h,?sentinel=n":                 "names no host",
+		"redis://u:hunter2@h?replicas=0":                  "replicas",
 		"redis://u:hunter2@h/-1":                          "/db",
 		"redis://u:hunter2@h?nope=1":                      "nope",
 		"redis://u:hunter2@h?lease=1s&lease=2s":           "lease",
@@ -72,6 +100,18 @@ func TestConfigIsChecked(t *testing.T) {
 		{},
 		{Addr: "localhost"},
 		{Addr: "h:1", User: "u"},
+		{Addr: "h:1", Sentinel: "n", SentinelUser: "u"},
+		{Addr: "h:1", Sentinel: "n", SentinelPassword: "hunter2"},
+		{Addr: "h:1", SentinelPassword: "hunter2"},
+		{Addr: "h:1", Addrs: []string{"i:1"}},
+		{Addrs: []string{"localhost:1", "localhost"}, Sentinel: "n"},
+		{Sentinel: "n"},
+		{Cluster: true},
+		{Addr: "h:1", Cluster: true, Sentinel: "n"},
+		{Addr: "h:1", Cluster: true, DB: 1},
+		{Addrs: []string{"h:1", "x"}, Cluster: true},
+		{Addrs: []string{"localhost:1", "x:1"}, Cluster: true, Password: "hunter2"},
+		{Addr: "h:1", Replicas: -1},
 		{Addr: "h:1", Password: "hunter2"},
 		{Addr: "h:1", DB: -1},
 		{Addr: "h:1", Lease: time.Millisecond},
@@ -93,7 +133,7 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestConfigPrintsNoSecret(t *testing.T) {
 	t.Parallel()
-	c := redis.Config{Addr: "h:1", User: "u", Password: "hunter2"}
+	c := redis.Config{Addr: "h:1", User: "u", Password: "hunter2", Sentinel: "n", SentinelPassword: "hunter2"}
 	text, _ := c.MarshalText()
 	for _, s := range []string{fmt.Sprint(c), fmt.Sprintf("%+v", c), fmt.Sprintf("%#v", c), c.LogValue().String(), string(text)} {
 		if strings.Contains(s, "hunter2") || !strings.Contains(s, "h:1") {

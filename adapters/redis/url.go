@@ -27,6 +27,11 @@ var urlParams = map[string]func(*Config, string) error{
 	"connect_timeout":      func(c *Config, v string) error { return setDuration(&c.ConnectTimeout, v) },
 	"max_bytes":            func(c *Config, v string) error { return setInt(&c.MaxBytes, v) },
 	"require_durable":      func(c *Config, v string) error { return setBool(&c.RequireDurable, v) },
+	"replicas":             func(c *Config, v string) error { return setInt(&c.Replicas, v) },
+	"cluster":              func(c *Config, v string) error { return setBool(&c.Cluster, v) },
+	"sentinel":             setSentinel,
+	"sentinel_user":        func(c *Config, v string) error { c.SentinelUser = v; return nil },
+	"sentinel_password":    func(c *Config, v string) error { c.SentinelPassword = v; return nil },
 }
 
 // tls sets a field of the tls block, which only rediss:// has: a certificate beside a
@@ -36,6 +41,13 @@ func (c *Config) tls(set func(*TLS)) error {
 		return errors.New("it needs rediss://")
 	}
 	set(c.TLS)
+	return nil
+}
+
+func setSentinel(c *Config, v string) error {
+	if c.Sentinel = v; v == "" {
+		return errors.New("want the name that the Sentinels know the primary by")
+	}
 	return nil
 }
 
@@ -70,58 +82,112 @@ func setDuration(to *time.Duration, v string) (err error) {
 
 // ParseURL reads redis://user:password@host:port/db?parameter=value; rediss:// asks for
 // TLS. A port left out is 6379, a database left out is 0, and a password without a user is
-// written :password@. The parameters are the fields of Config and TLS in snake case. An
+// written :password@. With sentinel=NAME the hosts, several of them with commas between, are
+// those of Sentinels (port 26379 where it is left out); user, password and db are still
+// those of the server. With cluster=true they are nodes of a Cluster. The parameters are the fields of Config and TLS in snake case. An
 // unknown parameter, one given twice or one that cannot be read is an error that names it;
 // no error quotes any other part of raw, which may hold a password.
 func ParseURL(raw string) (Config, error) {
-	const op = "parse Redis URL"
-	base, query, _ := strings.Cut(raw, "?")
-	c, err := parseBase(base)
+	c, err := parseURL(raw)
 	if err != nil {
-		return Config{}, driver.Errorf(op, driver.Permanent, "%w", err)
-	}
-	if err := urlquery.Set(&c, query, urlParams); err != nil {
-		return Config{}, driver.Errorf(op, driver.Permanent, "%w", err)
+		return Config{}, driver.Errorf("parse Redis URL", driver.Permanent, "%w", err)
 	}
 	return c, nil
 }
 
+func parseURL(raw string) (Config, error) {
+	base, query, _ := strings.Cut(raw, "?")
+	base, more := cutHosts(base)
+	c, first, err := parseBase(base)
+	if err != nil {
+		return c, err
+	}
+	if err := urlquery.Set(&c, query, urlParams); err != nil {
+		return c, err
+	}
+	port := "6379"
+	if c.Sentinel != "" {
+		port = "26379"
+	} else if len(more) > 0 && !c.Cluster {
+		return c, errors.New("the URL names several hosts: add ?sentinel=NAME where they are Sentinels, or ?cluster=true where they are nodes of a Cluster")
+	}
+	var addrs []string
+	for _, h := range append([]string{first}, more...) {
+		u, err := url.Parse("redis://" + h) // each by itself: it knows no lists
+		if err != nil || u.Host != h {
+			return c, errors.New("after the first comma: want host:port,host:port")
+		}
+		addr, err := hostPort(u, port)
+		if err != nil {
+			return c, err
+		}
+		addrs = append(addrs, addr)
+	}
+	if c.Sentinel != "" || c.Cluster {
+		c.Addrs = addrs
+	} else {
+		c.Addr = addrs[0]
+	}
+	return c, nil
+}
+
+// cutHosts takes all hosts but the first out of a URL.
+func cutHosts(base string) (rest string, more []string) {
+	scheme, after, ok := strings.Cut(base, "://")
+	if !ok {
+		return base, nil
+	}
+	authority, path, slash := strings.Cut(after, "/")
+	at := strings.LastIndexByte(authority, '@') + 1
+	hosts := strings.Split(authority[at:], ",")
+	rest = scheme + "://" + authority[:at] + hosts[0]
+	if slash {
+		rest += "/" + path
+	}
+	return rest, hosts[1:]
+}
+
 // parseBase never quotes the input: url.Parse would, password and all.
-func parseBase(raw string) (Config, error) {
-	var c Config
+func parseBase(raw string) (c Config, host string, err error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return c, errors.New("the URL cannot be read: want redis://user:password@host:port/db with reserved characters percent-encoded")
+		return c, "", errors.New("the URL cannot be read: want redis://user:password@host:port/db with reserved characters percent-encoded")
 	}
 	switch u.Scheme {
 	case "redis":
 	case "rediss":
 		c.TLS = &TLS{}
 	default:
-		return c, errors.New("the URL must start with redis:// or rediss://")
+		return c, "", errors.New("the URL must start with redis:// or rediss://")
 	}
-	port := u.Port()
-	fill(&port, "6379")
-	n, err := strconv.Atoi(port)
-	switch {
-	case u.Fragment != "" || u.Opaque != "":
-		return c, errors.New("percent-encode the special characters of user and password")
-	case u.Hostname() == "":
-		return c, errors.New("the URL names no host")
-	case strings.Contains(u.Host, ","):
-		return c, errors.New("the URL names several hosts: this adapter takes one server")
-	case err != nil || n < 1 || n > 65535:
-		return c, errors.New("the port is not in 1..65535")
+	if u.Fragment != "" || u.Opaque != "" {
+		return c, "", errors.New("percent-encode the special characters of user and password")
 	}
-	c.Addr = net.JoinHostPort(u.Hostname(), port)
+	if _, err := hostPort(u, "6379"); err != nil {
+		return c, "", err
+	}
 	if u.User != nil {
 		c.User = u.User.Username()
 		c.Password, _ = u.User.Password()
 	}
 	if db := strings.TrimPrefix(u.Path, "/"); db != "" {
 		if c.DB, err = strconv.Atoi(db); err != nil || c.DB < 0 {
-			return c, errors.New("after the host comes /db, the number of the database, or nothing")
+			return c, "", errors.New("after the host comes /db, the number of the database, or nothing")
 		}
 	}
-	return c, nil
+	return c, u.Host, nil
+}
+
+func hostPort(u *url.URL, port string) (string, error) {
+	if p := u.Port(); p != "" {
+		port = p
+	}
+	n, err := strconv.Atoi(port)
+	switch {
+	case u.Hostname() == "":
+		return "", errors.New("the URL names no host")
+	case err != nil || n < 1 || n > 65535:
+		return "", errors.New("the port is not in 1..65535")
+	}
+	return net.JoinHostPort(u.Hostname(), port), nil
 }

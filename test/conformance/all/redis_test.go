@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,10 +20,20 @@ const redisLease = 2 * time.Second
 func init() {
 	children["redis"] = func(ctx context.Context) (driver.Driver, error) { return openRedis(ctx, nil) }
 	children["redis-unkeyed"] = func(ctx context.Context) (driver.Driver, error) { return openUnkeyed(ctx, nil) }
+	children["redis-cluster"] = func(ctx context.Context) (driver.Driver, error) {
+		return openRedisAt(ctx, nil, "VARAL_REDIS_CLUSTER_URL")
+	}
+	children["redis-sentinel"] = func(ctx context.Context) (driver.Driver, error) {
+		return openRedisAt(ctx, nil, "VARAL_REDIS_SENTINEL_URL")
+	}
 }
 
 func openRedis(ctx context.Context, dial dialer) (driver.Driver, error) {
-	c, err := redis.ParseURL(os.Getenv("VARAL_REDIS_URL"))
+	return openRedisAt(ctx, dial, "VARAL_REDIS_URL")
+}
+
+func openRedisAt(ctx context.Context, dial dialer, variable string) (driver.Driver, error) {
+	c, err := redis.ParseURL(os.Getenv(variable))
 	if err != nil {
 		return nil, err
 	}
@@ -31,21 +42,23 @@ func openRedis(ctx context.Context, dial dialer) (driver.Driver, error) {
 }
 
 func redisHarness(t *testing.T, name string, open opener) conformance.Harness {
-	raw := brokerURL(t, "VARAL_REDIS_URL", "redis")
+	h := redisHarnessAt(t, name, brokerURL(t, "VARAL_REDIS_URL", "redis"), open)
+	h.Restart = restarter("redis")
+	mayRestart(&h)
+	return h
+}
+
+func redisHarnessAt(t *testing.T, name, raw string, open opener) conformance.Harness {
 	h := overTCP(t, open)
 	h.Name, h.Broker, h.Real = name, "Redis "+or(os.Getenv("VARAL_REDIS_VERSION"), "7.0"), true
 	h.Lease, h.Tolerance = redisLease, time.Second
-	h.Spawn, h.Restart = respawn(name), restarter("redis")
+	h.Spawn = respawn(name)
 	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
 		return redis.Open(ctx, redis.Config{Addr: "127.0.0.1:1"})
 	}
 	h.BadCredentials = func(_ testing.TB, password string) error {
-		u, err := url.Parse(raw)
-		if err != nil {
-			return err
-		}
-		u.User = url.UserPassword("nobody", password)
-		c, err := redis.ParseURL(u.String())
+		// Not by url.Parse, which knows no lists of hosts.
+		c, err := redis.ParseURL(strings.Replace(raw, "://", "://"+url.UserPassword("nobody", password).String()+"@", 1))
 		if err != nil {
 			return err
 		}
@@ -75,7 +88,6 @@ func redisHarness(t *testing.T, name string, open opener) conformance.Harness {
 	}
 	const each = "Redis settles each message by itself, also those of a stream"
 	h.AllowNotExercised = map[string]string{"C24": each, "C25": each}
-	mayRestart(&h)
 	h.SecondTry = true
 	return h
 }
@@ -83,6 +95,25 @@ func redisHarness(t *testing.T, name string, open opener) conformance.Harness {
 func TestRedis(t *testing.T) {
 	h := redisHarness(t, "redis", openRedis)
 	h.AllowNotExercised["C33/stream"] = "across a restart: a stream with order has no delay, core holds the message"
+	conformance.Run(t, h)
+}
+
+// TestRedisCluster and TestRedisSentinel run where their servers are: they are started on
+// request (test/brokers up redis-cluster redis-sentinel).
+func TestRedisCluster(t *testing.T) { redisSet(t, "redis-cluster", "VARAL_REDIS_CLUSTER_URL") }
+
+func TestRedisSentinel(t *testing.T) { redisSet(t, "redis-sentinel", "VARAL_REDIS_SENTINEL_URL") }
+
+func redisSet(t *testing.T, name, variable string) {
+	raw := os.Getenv(variable)
+	if raw == "" {
+		t.Skipf("%s is not set: get it by go run ./test/brokers up %s", variable, name)
+	}
+	h := redisHarnessAt(t, name, raw, func(ctx context.Context, dial dialer) (driver.Driver, error) {
+		return openRedisAt(ctx, dial, variable)
+	})
+	h.AllowNotExercised["C33/stream"] = "across a restart: a stream with order has no delay, core holds the message"
+	h.AllowNotExercised["C54"] = "TestRedis has it; what a restart of one server of several does is tested beside the adapter"
 	conformance.Run(t, h)
 }
 

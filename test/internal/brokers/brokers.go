@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 )
@@ -59,9 +58,13 @@ func (r Report) String() string {
 	return fmt.Sprintf("%s: used, version %s (%s, %s)", r.Broker, version, r.How, r.URL)
 }
 
-// Up brings the brokers up and waits until each serves. There is one report per
+// Up brings the brokers up and waits until each serves; none named = all but those that are
+// started on request only. There is one report per
 // broker; the error is for what concerns all of them. Running ones are reused.
 func Up(ctx context.Context, o Options, names ...string) ([]Report, error) {
+	if len(names) == 0 {
+		names = standard()
+	}
 	chosen, err := choose(names)
 	if err != nil {
 		return nil, err
@@ -136,7 +139,7 @@ func (s *site) running(ctx context.Context, v server, r Report, how string) Repo
 	if r.Version = sp.version; r.Version == "" || !native {
 		r.Version = sp.running(ctx, s, r.URL)
 	}
-	r.vars = append(r.vars, Var{"VARAL_" + strings.ToUpper(sp.name) + "_VERSION", r.Version})
+	r.vars = append(r.vars, Var{variable(sp.name, "VERSION"), r.Version})
 	r.Env = map[string]string{}
 	for _, one := range r.vars {
 		r.Env[one.Name] = one.Value

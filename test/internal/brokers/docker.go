@@ -71,11 +71,15 @@ func (c *compose) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd.Env = os.Environ()
 	for _, v := range servers() {
 		sp := v.spec()
-		cmd.Env = append(cmd.Env, "VARAL_"+strings.ToUpper(sp.name)+"_PORT="+strconv.Itoa(c.s.port(sp.ports[0])))
+		cmd.Env = append(cmd.Env, variable(sp.name, "PORT")+"="+strconv.Itoa(c.s.port(sp.ports[0])))
 	}
 	cmd.Env = append(cmd.Env,
 		"VARAL_KAFKA_SASL_PORT="+strconv.Itoa(c.s.port(kafkaSASL)),
 		"VARAL_RABBITMQ_MANAGEMENT_PORT="+strconv.Itoa(c.s.port(rabbitManagement)),
+		"VARAL_REDIS_CLUSTER_B_PORT="+strconv.Itoa(c.s.port(redisNodes[1])),
+		"VARAL_REDIS_CLUSTER_C_PORT="+strconv.Itoa(c.s.port(redisNodes[2])),
+		"VARAL_REDIS_SENTINEL_B_PORT="+strconv.Itoa(c.s.port(redisPair[1])),
+		"VARAL_REDIS_SENTINEL_WATCH_PORT="+strconv.Itoa(c.s.port(redisSentinel)),
 		"VARAL_RABBITMQ_STREAM_PORT="+strconv.Itoa(c.s.port(rabbitStream)))
 	return cmd
 }

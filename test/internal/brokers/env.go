@@ -25,6 +25,11 @@ func (s *site) writeEnv(ctx context.Context) error {
 	return write(s.envFile(), Exports(s.status(ctx, servers())), 0o644)
 }
 
+// variable is VARAL_<BROKER>_<what>.
+func variable(name, what string) string {
+	return "VARAL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")) + "_" + what
+}
+
 // Exports renders the variables as lines for a shell.
 func Exports(reports []Report) string {
 	var b strings.Builder

@@ -77,7 +77,9 @@ func (redis) probe(_ context.Context, s *site) error {
 }
 
 func (redis) running(_ context.Context, _ *site, url string) string {
-	addr, _, _ := strings.Cut(strings.TrimPrefix(url, "redis://"), "/")
+	addr, _, _ := strings.Cut(strings.TrimPrefix(url, "redis://"), "?")
+	addr, _, _ = strings.Cut(addr, "/")
+	addr, _, _ = strings.Cut(addr, ",")
 	addr = addr[strings.LastIndexByte(addr, '@')+1:]
 	version, err := redisVersion(addr)
 	if err != nil {

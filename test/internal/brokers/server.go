@@ -28,6 +28,8 @@ type spec struct {
 	urlVar  string
 	version string // pinned by us; "" = the distribution's
 	ports   []int  // before the port base
+	// onRequest: it is started where it is named, and not with all.
+	onRequest bool
 
 	stop      syscall.Signal // the graceful one
 	stopWait  time.Duration
@@ -42,13 +44,27 @@ type spec struct {
 // Var is one environment variable for the tests.
 type Var struct{ Name, Value string }
 
-func servers() []server { return []server{kafka{}, rabbitmq{}, redis{}, postgres{}, sqs{}} }
+func servers() []server {
+	return []server{
+		kafka{}, rabbitmq{}, redis{}, postgres{}, sqs{}, redisCluster{}, redisSentinels{},
+	}
+}
 
 // Known names every broker that this package can run.
 func Known() []string {
 	var names []string
 	for _, v := range servers() {
 		names = append(names, v.spec().name)
+	}
+	return names
+}
+
+// standard names what `up` starts where nothing is named.
+func standard() (names []string) {
+	for _, v := range servers() {
+		if !v.spec().onRequest {
+			names = append(names, v.spec().name)
+		}
 	}
 	return names
 }
