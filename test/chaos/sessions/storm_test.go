@@ -50,6 +50,7 @@ func TestStorm(t *testing.T) {
 		"KfakeStaticNoFaults": {on: patient, static: true, last: 20 * time.Second, least: 1},
 		"Kafka":               {on: func(t *testing.T) ground { return live(t, "kafka") }, last: time.Minute, least: 20},
 		"Redis":               {on: func(t *testing.T) ground { return live(t, "redis") }, last: time.Minute, least: 20},
+		"SQS":                 {on: func(t *testing.T) ground { return live(t, "sqs") }, last: 30 * time.Second, least: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
