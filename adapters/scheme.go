@@ -141,7 +141,8 @@ func openAWS(ctx context.Context, t *target, dial dialer, notify func(core.Event
 	if c.TLS != nil && (plainHTTP(c.Endpoint) || plainHTTP(c.SNSEndpoint)) {
 		return nil, driver.Errorf("", driver.Permanent, "tls is set and an endpoint begins with http://: write https://, or leave tls out")
 	}
-	c.Dial, c.Notify = dial, notify
+	c.Dial, c.Notify, c.Requests = dial, notify, new(aws.Requests)
+	t.requests = c.Requests.Counts
 	return aws.Open(ctx, c)
 }
 

@@ -36,7 +36,7 @@ func connect(ctx context.Context, op string, c *Config) (*services, error) {
 	if err != nil {
 		return nil, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
-	client := &http.Client{Transport: wholeBody{transport}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: wholeBody{counted{transport, c.Requests}}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	opts := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{})}
 	if c.Region != "" {
 		opts = append(opts, config.WithRegion(c.Region))
