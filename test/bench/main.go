@@ -28,7 +28,7 @@ type options struct {
 	groups  []string
 }
 
-var groups = map[string]func() []row{"engine": engineRows, "kafka": kafkaRows, "rabbitmq": rabbitRows, "redis": redisRows}
+var groups = map[string]func() []row{"engine": engineRows, "kafka": kafkaRows, "rabbitmq": rabbitRows, "redis": redisRows, "sqs": sqsRows}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -51,7 +51,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.ballast, "ballast", 64, "MiB kept alive, as a service has them; 0 = none")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of everything to this file")
 	f.Usage = func() {
-		_, _ = fmt.Fprintln(stderr, "usage: bench [flags] [engine kafka rabbitmq redis latency]")
+		_, _ = fmt.Fprintln(stderr, "usage: bench [flags] [engine kafka rabbitmq redis sqs latency]")
 		f.PrintDefaults()
 	}
 	if err := f.Parse(args); err != nil {
@@ -59,11 +59,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	o.groups = f.Args()
 	if len(o.groups) == 0 {
-		o.groups = []string{"engine", "kafka", "rabbitmq", "redis"}
+		o.groups = []string{"engine", "kafka", "rabbitmq", "redis", "sqs"}
 	}
 	for _, g := range o.groups {
 		if groups[g] == nil && g != latencyGroup {
-			return o, fmt.Errorf("there is no group %q: use engine, kafka, rabbitmq, redis or latency", g)
+			return o, fmt.Errorf("there is no group %q: use engine, kafka, rabbitmq, redis, sqs or latency", g)
 		}
 	}
 	if o.pairs < 1 || o.seconds <= 0 {
@@ -130,7 +130,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // extra are the rows of a group that have no peer; nil = none.
 func (p printer) extra(group string) func(context.Context, options, io.Writer) error {
-	return map[string]func(context.Context, options, io.Writer) error{"engine": p.consume, "redis": p.redisLateness}[group]
+	return map[string]func(context.Context, options, io.Writer) error{"engine": p.consume, "redis": p.redisLateness, "sqs": p.sqsRequests}[group]
 }
 
 // printer writes results as lines or as JSON.
