@@ -47,7 +47,7 @@ func (e *env) inOrder(l *ledger) {
 }
 
 func c41(e *env) {
-	const n = 10_000
+	n := e.h.bulk(10_000)
 	dest, l := e.dest("g"), newLedger()
 	cl := e.client()
 	hot := e.key(0)
