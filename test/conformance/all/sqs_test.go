@@ -17,7 +17,7 @@ import (
 const sqsLease = 3 * time.Second
 
 // sqsParallel is how many cases run at once. Most of them wait for leases to end.
-const sqsParallel = 6
+const sqsParallel = 4
 
 func init() {
 	children["sqs"] = func(ctx context.Context) (driver.Driver, error) { return openSQS(ctx, nil) }
@@ -59,7 +59,7 @@ func TestSQS(t *testing.T) {
 	// of the last five minutes, so that ten thousand of one key take it minutes.
 	h.Parallel, h.Patience = sqsParallel, 90*time.Second
 	if os.Getenv("VARAL_SQS_FULL") == "" {
-		h.Bulk = 1000
+		h.Bulk = 500
 	}
 	h.Spawn, h.Restart = respawn("sqs"), restarter("sqs")
 	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
