@@ -96,7 +96,9 @@ func sessionsOnSQS(t *testing.T, url string) {
 		t.Errorf("replay: %d, %s", code, errs)
 	}
 	s, _ := client.Consumer("kitchen")
-	varaltest.Eventually(t, func() bool { return s.Status().InFlight == 0 && s.Status().Totals.DeadLettered == 0 && len(s.Keys(0)) == 0 })
+	varaltest.Eventually(t, func() bool {
+		return s.Status().InFlight == 0 && s.Status().Totals.DeadLettered == 0 && len(s.Keys(0)) == 0
+	})
 }
 
 // TestDescribeWithoutStream: a shape that is not there is refused once, by name. Describing
