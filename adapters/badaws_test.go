@@ -36,8 +36,11 @@ func badAWS(t *testing.T) []awsCase {
 	return []awsCase{
 		{"nobody listens", adapters.Config{URL: sqsAt(closedPort(t))}, core.ErrTransient, true},
 		{"nobody answers", adapters.Config{URL: sqsAt(listen(t, nil))}, nil, true},
-		{"a web server", adapters.Config{URL: sqsAt(greeter(t, "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\nConnection: close\r\n\r\nnope"))}, nil, true},
-		{"not HTTP", adapters.Config{URL: sqsAt(greeter(t, "-ERR unknown command\r\n"))}, nil, true},
+		{"a web server", adapters.Config{URL: sqsAt(greeter(t, "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\nConnection: close\r\n\r\nnope"))}, core.ErrPermanent, true},
+		{"a web server that speaks JSON", adapters.Config{URL: sqsAt(greeter(t, "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"))}, core.ErrPermanent, true},
+		{"a web server that redirects", adapters.Config{URL: sqsAt(greeter(t, "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/login\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))}, core.ErrPermanent, true},
+		{"a proxy whose server is down", adapters.Config{URL: sqsAt(greeter(t, "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 4\r\nConnection: close\r\n\r\nnope"))}, core.ErrTransient, true},
+		{"not HTTP", adapters.Config{URL: sqsAt(greeter(t, "-ERR unknown command\r\n"))}, core.ErrPermanent, true},
 		{"unknown key", adapters.Config{URL: strings.Replace(sqsAt(fakeAWS(t, nil)), rightKey, "AKIDOTHER", 1)}, core.ErrDenied, true},
 		{"wrong secret", adapters.Config{URL: says("GetQueueUrl", "403 SignatureDoesNotMatch The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key and signing method.")}, core.ErrDenied, true},
 		{"expired token", adapters.Config{URL: says("GetQueueUrl", "403 ExpiredToken The security token included in the request is expired") + "&session_token=" + canary}, core.ErrDenied, true},
@@ -47,7 +50,8 @@ func badAWS(t *testing.T) []awsCase {
 		{"expired certificate", adapters.Config{URL: secure + listen(t, &expired), TLS: &adapters.TLS{CA: expiredCA}}, core.ErrDenied, true},
 		{"unknown authority", adapters.Config{URL: secure + listen(t, &wrongCA), TLS: &adapters.TLS{CA: other}}, core.ErrDenied, true},
 		{"certificate of another host", adapters.Config{URL: secure + listen(t, &wrongName), TLS: &adapters.TLS{CA: nameCA}}, core.ErrDenied, true},
-		{"TLS where none is spoken", adapters.Config{URL: secure + fakeAWS(t, nil)}, nil, true},
+		{"TLS where none is spoken", adapters.Config{URL: secure + fakeAWS(t, nil)}, core.ErrPermanent, true},
+		{"a service that quotes the token", adapters.Config{URL: says("SendMessageBatch", "403 AccessDenied the token $TOKEN may not send") + "&session_token=t0k3n-of-the-waiter"}, core.ErrDenied, true},
 		{"a role that may not be assumed", adapters.Config{URL: sqsAt("127.0.0.1:1") + "&role_arn=arn:aws:iam::123456789012:role/cook&session_token=t0k3n%2Bof-the-cook"}, core.ErrDenied, false},
 	}
 }

@@ -42,7 +42,7 @@ type Config struct {
 	// the others.
 	Provision core.Provision
 	// Options of the client. Its Prefix, Provision and Broker are the business of the
-	// fields above and must be zero.
+	// fields above, its Requests those of the adapter, and must be zero.
 	Options core.Options
 	// Dial opens the TCP connections, for proxies and tests. nil = net.Dialer. Memory
 	// dials nothing.
@@ -84,8 +84,8 @@ func Open(ctx context.Context, c Config) (*core.Client, error) {
 
 // client opens t with the rest of c.
 func (t *target) client(ctx context.Context, c Config) (*core.Client, error) {
-	if o := c.Options; o.Prefix != "" || o.Provision != 0 || o.Broker != "" {
-		return nil, driver.Errorf("open", driver.Permanent, "Config.Options: set Prefix and Provision on Config itself, and leave Options.Broker empty")
+	if o := c.Options; o.Prefix != "" || o.Provision != 0 || o.Broker != "" || o.Requests != nil {
+		return nil, driver.Errorf("open", driver.Permanent, "Config.Options: set Prefix and Provision on Config itself, and leave Options.Broker and Options.Requests empty")
 	}
 	news := &relay{also: c.Notify}
 	d, err := t.open(ctx, c.Dial, news.notify)
@@ -94,7 +94,7 @@ func (t *target) client(ctx context.Context, c Config) (*core.Client, error) {
 	}
 	t.warn(c.Options.Logger)
 	o := c.Options
-	o.Prefix, o.Provision, o.Broker = t.prefix, t.provision, Redact(t.url)
+	o.Prefix, o.Provision, o.Broker, o.Requests = t.prefix, t.provision, Redact(t.url), t.requests
 	client := core.NewClient(d, o)
 	news.attach(client.Notify)
 	return client, nil
@@ -126,6 +126,7 @@ type target struct {
 	provision core.Provision
 	secrets   []string // not to appear in an error
 	warnings  []string
+	requests  func() map[string]int64 // of the adapter that open chose; nil = it counts none
 }
 
 // target decides which broker c means, by one rule: URL, else File, else VARAL_URL.

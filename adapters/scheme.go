@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/varal-go/varal/adapters/aws"
 	"github.com/varal-go/varal/adapters/internal/sdktext"
@@ -141,7 +139,8 @@ func openAWS(ctx context.Context, t *target, dial dialer, notify func(core.Event
 	if c.TLS != nil && (plainHTTP(c.Endpoint) || plainHTTP(c.SNSEndpoint)) {
 		return nil, driver.Errorf("", driver.Permanent, "tls is set and an endpoint begins with http://: write https://, or leave tls out")
 	}
-	c.Dial, c.Notify = dial, notify
+	c.Dial, c.Notify, c.Requests = dial, notify, new(aws.Requests)
+	t.requests = c.Requests.Counts
 	return aws.Open(ctx, c)
 }
 
@@ -183,27 +182,7 @@ func (s *scrubbed) Error() string {
 	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") // errors.Join writes lines
 }
 
-const withheld = "<text of the client library withheld: it holds part of the password>"
-
-// scrub hides the secrets in the text of a client library. Only a secret that stands out
-// can be cut out of a text: in place of a short one, or of a word, the gaps would spell
-// it ("***assword").
-func (s *scrubbed) scrub(text string) string {
-	// Longest first: a secret that begins with another would keep its tail otherwise.
-	all := slices.SortedFunc(slices.Values(s.secrets), func(a, b string) int { return len(b) - len(a) })
-	for _, secret := range all {
-		switch {
-		case secret == "" || !strings.Contains(text, secret):
-		case len(secret) < 8 || !strings.ContainsFunc(secret, notLetter):
-			return withheld
-		default:
-			text = strings.ReplaceAll(text, secret, hidden)
-		}
-	}
-	return text
-}
-
-func notLetter(r rune) bool { return !unicode.IsLetter(r) }
+func (s *scrubbed) scrub(text string) string { return sdktext.Hide(text, s.secrets) }
 
 func (s *scrubbed) Unwrap() error { return s.err }
 

@@ -47,6 +47,10 @@ type Options struct {
 	// Broker names the broker in Describe, without secrets, for example
 	// "kafka://localhost:9092".
 	Broker string
+	// Requests reads how many requests the adapter has made of its broker so far, by
+	// operation, for Describe: where each is billed, they are the cost of a message. nil =
+	// nobody counts them.
+	Requests func() map[string]int64
 	// Observer is the hook for metrics and traces. nil = none, at no cost.
 	Observer Observer
 	// Logger takes what an operator should know. nil = slog.Default().

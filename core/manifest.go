@@ -15,6 +15,9 @@ type Manifest struct {
 	Broker    string `json:"broker"`
 	Prefix    string `json:"prefix,omitempty"`
 	Provision string `json:"provision"`
+	// Requests made of the broker since the client was opened, by operation; empty where
+	// nobody counts them (Options.Requests).
+	Requests map[string]int64 `json:"requests,omitempty"`
 	// Subscriptions run now, by name. Publishers are what has been published to so far.
 	Subscriptions []SubscriptionManifest `json:"subscriptions"`
 	Publishers    []DestinationManifest  `json:"publishers"`
@@ -94,6 +97,9 @@ func (c *Client) Describe() Manifest {
 	m := Manifest{
 		Broker: c.o.Broker, Prefix: c.o.Prefix, Provision: c.o.Provision.String(),
 		Subscriptions: []SubscriptionManifest{}, Publishers: []DestinationManifest{},
+	}
+	if c.o.Requests != nil {
+		m.Requests = c.o.Requests()
 	}
 	c.mu.Lock()
 	for s := range c.consumers {

@@ -11,10 +11,8 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
-	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go/logging"
 
 	"github.com/varal-go/varal/adapters/internal/sdktext"
@@ -27,6 +25,7 @@ type services struct {
 	sns       *sns.Client
 	transport *http.Transport
 	region    string
+	secrets   *secrets
 }
 
 // connect reads the SDK's configuration and asks once for credentials. No service is
@@ -36,8 +35,11 @@ func connect(ctx context.Context, op string, c *Config) (*services, error) {
 	if err != nil {
 		return nil, driver.Errorf(op, driver.Permanent, "%w", err)
 	}
-	client := &http.Client{Transport: wholeBody{transport}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	opts := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{})}
+	client := &http.Client{Transport: wholeBody{counted{transport, c.Requests}}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	hide := newSecrets(c)
+	opts := []func(*config.LoadOptions) error{
+		config.WithLogger(logging.Nop{}), config.WithHTTPClient(signInClient(transport)), config.WithAPIOptions(hide.options()),
+	}
 	if c.Region != "" {
 		opts = append(opts, config.WithRegion(c.Region))
 	}
@@ -54,14 +56,10 @@ func connect(ctx context.Context, op string, c *Config) (*services, error) {
 	case loaded.Region == "":
 		return nil, driver.Errorf(op, driver.Permanent, "no region: set Config.Region (sqs://eu-central-1), or AWS_REGION")
 	}
-	if c.RoleARN != "" {
-		loaded.Credentials = assume(loaded, c)
-	}
-	loaded.Credentials = sdk.NewCredentialsCache(signer{loaded.Credentials})
-	if err := login(ctx, op, loaded.Credentials); err != nil {
+	if loaded.Credentials, err = signIn(ctx, op, loaded, c, client, hide); err != nil {
 		return nil, err
 	}
-	s := &services{transport: transport, region: loaded.Region}
+	s := &services{transport: transport, region: loaded.Region, secrets: hide}
 	s.sqs = sqs.NewFromConfig(loaded, func(o *sqs.Options) {
 		o.HTTPClient, o.Retryer = client, sdk.NopRetryer{} // core tries again, and knows what is safe
 		o.BaseEndpoint = endpoint(c.Endpoint, o.BaseEndpoint)
@@ -78,41 +76,6 @@ func endpoint(own string, other *string) *string {
 		return other
 	}
 	return &own
-}
-
-func assume(loaded sdk.Config, c *Config) sdk.CredentialsProvider {
-	return stscreds.NewAssumeRoleProvider(sts.NewFromConfig(loaded), c.RoleARN, func(o *stscreds.AssumeRoleOptions) {
-		o.RoleSessionName = c.RoleSession
-		if c.ExternalID != "" {
-			o.ExternalID = &c.ExternalID
-		}
-	})
-}
-
-// login finds out at once that there are no credentials, instead of with every request.
-func login(ctx context.Context, op string, p sdk.CredentialsProvider) error {
-	_, err := p.Retrieve(ctx)
-	switch class, _ := classOf(err); {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return &driver.Error{Op: op, Class: driver.Transient, Err: sdktext.Mark(err)}
-	case class == driver.Denied:
-		return classify(op, err)
-	}
-	return driver.Errorf(op, driver.Denied, "no credentials: set Config.AccessKeyID and SecretAccessKey, AWS_PROFILE, or give the machine or container a role: %w", sdktext.Mark(err))
-}
-
-// signer marks the errors of a credentials provider.
-type signer struct{ from sdk.CredentialsProvider }
-
-// Retrieve implements sdk.CredentialsProvider.
-func (s signer) Retrieve(ctx context.Context) (sdk.Credentials, error) {
-	c, err := s.from.Retrieve(ctx)
-	if err != nil {
-		return c, &loginError{err}
-	}
-	return c, nil
 }
 
 // wholeBody gives each request a body that net/http knows to be in memory. It then writes

@@ -75,6 +75,9 @@ type Config struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Notify is told about the connection. It must not block.
 	Notify func(driver.Event)
+	// Requests counts what is asked of the services, which is what they bill. nil = nothing
+	// is counted. Several Configs may share one.
+	Requests *Requests
 }
 
 // String describes c without its secrets.

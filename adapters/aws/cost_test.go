@@ -151,3 +151,34 @@ func TestExtensionsAreFew(t *testing.T) {
 		}
 	}
 }
+
+// TestRequestsAreCounted: what a Requests says is what came out of the process, by name.
+func TestRequestsAreCounted(t *testing.T) {
+	t.Parallel()
+	var requests aws.Requests
+	p, d, q := behind(t, 0, func(c *aws.Config) { c.Requests = &requests })
+	publish(t, d, q, some(0, 25)...)
+	c := subscribe(t, d, driver.Subscription{From: q})
+	mustSettle(t, c, driver.Ack, receive(t, c, 25)...)
+	if err := c.Close(within(t, 10*time.Second)); err != nil {
+		t.Error(err)
+	}
+	topic := fresh(t, driver.Topic, 0)
+	publish(t, d, topic, message(1))
+	counts, sum := requests.Counts(), int64(0)
+	for _, name := range []string{"SendMessageBatch", "ReceiveMessage", "DeleteMessageBatch"} {
+		if got, want := counts["SQS."+name], int64(p.count(name)); got != want || got == 0 {
+			t.Errorf("%s: %d counted, %d made", name, got, want)
+		}
+	}
+	for _, n := range counts {
+		sum += n
+	}
+	if all := int64(p.count()); sum != all || counts["SNS.PublishBatch"] != 1 {
+		t.Errorf("%v: %d in all, %d were made", counts, sum, all)
+	}
+	counts["SQS.SendMessageBatch"] = 0 // the caller's
+	if requests.Counts()["SQS.SendMessageBatch"] == 0 {
+		t.Error("a caller changed the counter")
+	}
+}

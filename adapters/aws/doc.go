@@ -71,6 +71,14 @@
 // varal-id is somebody else's: its attributes are its headers, its id is the queue's.
 // testdata/record.golden has the bytes.
 //
+// # What it costs
+//
+// Config.Requests counts the HTTP requests by operation; a client that adapters.Open opened
+// shows them as Requests of its Describe, and so does middleware/control. Many messages cost
+// 0.30 requests each (a send, a receive and a delete for ten) and an idle subscription 0.05
+// a second, with the default Wait of 20 s and a lease of 30 s. More than one request a
+// message, with many of them, means that batches do not fill.
+//
 // # Known gaps
 //
 //   - Nothing here was run against AWS.
@@ -94,8 +102,6 @@
 //   - A topic is found by its name through ListTopics, unless Config.AccountID is set.
 //   - DelaySeconds 0, a short poll and a visibility timeout of 0 cannot be asked for where
 //     the queue's default is another: the SDK leaves zeros out.
-//   - Many messages cost 0.30 requests each and an idle consumer 0.05 a second, but at a
-//     trickle every message has a send, a receive and a delete of its own: nothing is held
-//     back to fill a request except by Linger.
-//   - No metrics of requests; Config.Notify tells of the connection only.
+//   - At a trickle every message has a send, a receive and a delete of its own: nothing is
+//     held back to fill a request except by Linger.
 package aws

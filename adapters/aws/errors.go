@@ -2,7 +2,9 @@ package aws
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -39,7 +41,28 @@ func classify(op string, err error) error {
 		return err
 	}
 	class, after := classOf(err)
+	if why := stranger(err); why != "" {
+		return driver.Errorf(op, class, "%s: %w", why, sdktext.Mark(err))
+	}
 	return &driver.Error{Op: op, Class: class, After: after, Err: sdktext.Mark(err)}
+}
+
+// stranger says what is wrong with an endpoint that is no SQS; "" = it may be one. A server
+// that is busy or broken answers 5xx, or not at all: then nobody knows.
+func stranger(err error) string {
+	code := status(err)
+	api, answered := errors.AsType[smithy.APIError](err)
+	switch _, noTLS := errors.AsType[tls.RecordHeaderError](err); {
+	case noTLS, errors.Is(err, http.ErrSchemeMismatch):
+		return "what listens at the endpoint speaks no TLS: write http:// for it, or look for its port with TLS"
+	case code == 0 && strings.Contains(err.Error(), "malformed HTTP"): // net/http has no type for it
+		return "what listens at the endpoint speaks no HTTP, or TLS: check its port, and https:// where it wants TLS"
+	case answered && api.ErrorCode() != "UnknownError", code < 300 || code >= 500:
+		return ""
+	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code == http.StatusForbidden, code == http.StatusUnauthorized:
+		return "" // of a proxy, too
+	}
+	return fmt.Sprintf("what answers at the endpoint (HTTP status %d) is not SQS: check the endpoint of the configuration, or that no proxy answers for it", code)
 }
 
 // asked is classify for a request that changes nothing: it may as well be asked again.
@@ -54,8 +77,11 @@ func asked(op string, err error) error {
 // classOf: what a service answered with a 4xx was not carried out; a 5xx, and what
 // happened to a connection that was there, leaves it open.
 func classOf(err error) (driver.Class, time.Duration) {
-	if api, ok := errors.AsType[smithy.APIError](err); ok {
+	if api, ok := errors.AsType[smithy.APIError](err); ok && stranger(err) == "" {
 		return classOfCode(api.ErrorCode(), api.ErrorMessage(), status(err))
+	}
+	if stranger(err) != "" {
+		return driver.Permanent, 0
 	}
 	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
 		return driver.NotFound, 0

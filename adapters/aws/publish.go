@@ -153,7 +153,7 @@ func (b *broker) sendQueue(ctx context.Context, op, url string, fifo bool, batch
 		again := func(part []*item) []error { return b.sendQueue(ctx, op, url, fifo, part) }
 		return failed(op, err, batch, again)
 	}
-	r := newResults(op, len(batch))
+	r := b.newResults(op, len(batch))
 	for i := range out.Successful {
 		r.done(out.Successful[i].Id)
 	}
@@ -195,10 +195,11 @@ func queueAttributes(attrs []attribute) map[string]types.MessageAttributeValue {
 type results struct {
 	op   string
 	errs []error
+	hide *secrets
 }
 
-func newResults(op string, n int) *results {
-	r := &results{op: op, errs: make([]error, n)}
+func (b *broker) newResults(op string, n int) *results {
+	r := &results{op: op, errs: make([]error, n), hide: b.api.secrets}
 	for i := range r.errs {
 		r.errs[i] = driver.Errorf(op, driver.Ambiguous, "the service said nothing about entry %d of a batch", i)
 	}
@@ -227,7 +228,7 @@ func (r *results) failed(id, code, message *string, ours bool) {
 	if !ours && class == driver.Permanent {
 		class = driver.Transient
 	}
-	e := driver.Errorf(r.op, class, "%s: %s", sdk.ToString(code), sdk.ToString(message))
+	e := driver.Errorf(r.op, class, "%s", r.hide.hidden(sdk.ToString(code)+": "+sdk.ToString(message)))
 	e.After = after
 	r.errs[i] = e
 }

@@ -207,7 +207,7 @@ func (c *consumer) delete(ctx context.Context, s *settling, part []change) {
 	defer cancel()
 	out, err := c.b.api.sqs.DeleteMessageBatch(ctx, in)
 	c.b.heard(err)
-	r := newResults(s.op, len(part))
+	r := c.b.newResults(s.op, len(part))
 	if err != nil {
 		r.all(classify(s.op, err))
 	} else {
@@ -308,7 +308,7 @@ func (c *consumer) change(ctx context.Context, part []change, errs []error) {
 	sent := time.Now()
 	out, err := c.b.api.sqs.ChangeMessageVisibilityBatch(ctx, in)
 	c.b.heard(err)
-	r := newResults(op, len(part))
+	r := c.b.newResults(op, len(part))
 	if err != nil {
 		r.all(classify(op, err))
 	} else {

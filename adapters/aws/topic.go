@@ -41,7 +41,7 @@ func (b *broker) sendTopic(ctx context.Context, op, arn string, fifo bool, batch
 		again := func(part []*item) []error { return b.sendTopic(ctx, op, arn, fifo, part) }
 		return failed(op, err, batch, again)
 	}
-	r := newResults(op, len(batch))
+	r := b.newResults(op, len(batch))
 	for i := range out.Successful {
 		r.done(out.Successful[i].Id)
 	}

@@ -97,11 +97,19 @@ func ParseURL(raw string) (Config, error) {
 	return c, nil
 }
 
+// cutLast is strings.Cut at the last sep; all of s is after it where there is none.
+func cutLast(s, sep string) (before, after string) {
+	i := strings.LastIndex(s, sep)
+	return s[:max(i, 0)], s[i+1:]
+}
+
 // parseBase never quotes the input: url.Parse would, secret and all.
 func parseBase(raw string) (Config, error) {
 	var c Config
 	u, err := url.Parse(raw)
-	switch {
+	switch _, hosts := cutLast(raw, "@"); {
+	case strings.Contains(hosts, ","):
+		return c, errors.New("several hosts: SQS has one region a URL and a queue lives in one; write one region, and open a client for each other")
 	case err != nil:
 		return c, errors.New("the URL cannot be read: want sqs://key:secret@region with reserved characters percent-encoded (a secret often holds / and +)")
 	case u.Scheme != "sqs":

@@ -18,7 +18,7 @@ import (
 )
 
 // required are the brokers without which CI proves too little.
-var required = []string{"kafka", "rabbitmq", "redis"}
+var required = []string{"kafka", "rabbitmq", "redis", "sqs"}
 
 // command is one in the repository, with the environment of this run.
 func (s *session) command(ctx context.Context, dir string, env []string, argv ...string) *exec.Cmd {

@@ -39,7 +39,7 @@ var restartTests = []struct{ broker, pkg, test string }{
 
 // onRealBrokers are the conformance tests that wait most of the time, each line for a
 // broker of its own: they run side by side, those of one line one after the other.
-var onRealBrokers = []string{"TestKafka", "TestRabbitMQ", "TestRedis|TestRedisUnkeyed"}
+var onRealBrokers = []string{"TestKafka", "TestRabbitMQ", "TestRedis|TestRedisUnkeyed", "TestSQS"}
 
 func (s *session) unit() {
 	race, why := s.raceFlag()

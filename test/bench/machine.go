@@ -34,6 +34,9 @@ func describe(_ context.Context, o options) []fact {
 	if slices.Contains(o.groups, "redis") {
 		facts = append(facts, fact{"redis", envOr("VARAL_REDIS_VERSION", "version unknown") + fmt.Sprintf(", append-only file, %d bytes a message, prefetch %d", redisPayload, redisPrefetch)})
 	}
+	if slices.Contains(o.groups, "sqs") {
+		facts = append(facts, fact{"sqs", "an emulator, version " + envOr("VARAL_SQS_VERSION", "unknown") + fmt.Sprintf(", %d bytes a message, long polls of %s, lease %s", sqsPayload, sqsWait, sqsLease)})
+	}
 	return facts
 }
 
@@ -75,6 +78,7 @@ func modules() string {
 		"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-kafka/v3", "github.com/IBM/sarama",
 		"github.com/ThreeDotsLabs/watermill-amqp/v3", "github.com/twmb/franz-go", "github.com/rabbitmq/amqp091-go",
 		"github.com/redis/go-redis/v9", "github.com/ThreeDotsLabs/watermill-redisstream", "github.com/hibiken/asynq",
+		"github.com/ThreeDotsLabs/watermill-aws", "github.com/aws/aws-sdk-go-v2/service/sqs",
 	}
 	var out []string
 	for _, d := range info.Deps {

@@ -30,7 +30,7 @@ type options struct {
 	groups  []string
 }
 
-var groups = map[string]func() []row{"engine": engineRows, "kafka": kafkaRows, "rabbitmq": rabbitRows, "redis": redisRows}
+var groups = map[string]func() []row{"engine": engineRows, "kafka": kafkaRows, "rabbitmq": rabbitRows, "redis": redisRows, "sqs": sqsRows}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -59,7 +59,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.BoolVar(&o.install, "install", os.Getenv("CI") == "true", "install what a peer needs and is not there, into a folder in the user's cache")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of everything to this file")
 	f.Usage = func() {
-		_, _ = fmt.Fprintln(stderr, "usage: bench [flags] [engine kafka rabbitmq redis latency]")
+		_, _ = fmt.Fprintln(stderr, "usage: bench [flags] [engine kafka rabbitmq redis sqs latency]")
 		f.PrintDefaults()
 	}
 	if err := f.Parse(args); err != nil {
@@ -67,11 +67,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	o.groups = f.Args()
 	if len(o.groups) == 0 {
-		o.groups = []string{"engine", "kafka", "rabbitmq", "redis"}
+		o.groups = []string{"engine", "kafka", "rabbitmq", "redis", "sqs"}
 	}
 	for _, g := range o.groups {
 		if groups[g] == nil && g != latencyGroup {
-			return o, fmt.Errorf("there is no group %q: use engine, kafka, rabbitmq, redis or latency", g)
+			return o, fmt.Errorf("there is no group %q: use engine, kafka, rabbitmq, redis, sqs or latency", g)
 		}
 	}
 	if o.pairs < 1 || o.seconds <= 0 {
@@ -148,6 +148,8 @@ func (p printer) extra(group string) []func(context.Context, options, io.Writer)
 		return []func(context.Context, options, io.Writer) error{p.consume}
 	case "redis":
 		return []func(context.Context, options, io.Writer) error{p.redisLateness, p.redisBacklog}
+	case "sqs":
+		return []func(context.Context, options, io.Writer) error{p.sqsRequests}
 	}
 	return nil
 }

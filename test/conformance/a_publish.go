@@ -211,7 +211,7 @@ func c05(e *env) {
 	dest, l := e.dest("g"), newLedger()
 	cl, _ := e.tapped()
 	raw := e.h.Open(e)
-	n := 2500
+	n := e.h.bulk(2500)
 	if e.caps.MaxBatch > 0 {
 		n = 2*e.caps.MaxBatch + 1
 	}

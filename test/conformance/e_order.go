@@ -47,14 +47,15 @@ func (e *env) inOrder(l *ledger) {
 }
 
 func c41(e *env) {
-	const n = 10_000
+	n := e.h.bulk(10_000)
 	dest, l := e.dest("g"), newLedger()
 	cl := e.client()
 	hot := e.key(0)
 	s := e.start(cl, e.sub(dest, "g"), l.handler("one", nil), byKey(16), inFlight(1000))
 	send := func(cl *core.Client, from, to int) {
-		for i := from; i < to; i += 500 {
-			msgs := e.messages(500, 0)
+		step := min(500, n/2)
+		for i := from; i < to; i += step {
+			msgs := e.messages(step, 0)
 			for j, m := range msgs {
 				m.Key = hot
 				if j%50 == 49 {

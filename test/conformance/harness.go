@@ -20,6 +20,9 @@ type Harness struct {
 	Name, Broker string
 	// Real: a broker of its own, not a fake inside the test process.
 	Real bool
+	// Emulator: what runs is a stand-in for the service that the adapter is made for. Then
+	// it is not Real, whoever's process it is.
+	Emulator bool
 
 	// Open returns a fresh driver on the same broker each time. It closes with t, if
 	// the case has not closed it before.
@@ -78,6 +81,9 @@ type Harness struct {
 	// BodyLimit bounds the largest body that C01 sends where the adapter declares more.
 	// 0 = 8 MiB.
 	BodyLimit int
+	// Bulk bounds how many messages a case sends for their number alone (C05, C41), on a
+	// server that is slow. The score card tells. 0 = as many as the case says.
+	Bulk int
 	// Parallel is how many cases run at once. 0 = 12.
 	Parallel int
 	// SecondTry runs a case that failed once more, by itself, after all others have ended:
@@ -110,6 +116,14 @@ func (h *Harness) setDefaults(t testing.TB) {
 			return driver.Destination{Shape: s, Name: fmt.Sprintf("conformance-missing-%x", rand.Uint64())}
 		}
 	}
+}
+
+// bulk is how many messages a case sends that wants n of them for their number alone.
+func (h *Harness) bulk(n int) int {
+	if h.Bulk > 0 {
+		return min(n, h.Bulk)
+	}
+	return n
 }
 
 // deviation tells why a case is not run on a shape.

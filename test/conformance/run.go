@@ -72,7 +72,7 @@ func Run(t *testing.T, h Harness) {
 	seed := newSeed(t)
 	r := &runner{h: h, seed: seed, slots: make(chan struct{}, h.Parallel), selected: selector(t)}
 	r.startAll(t)
-	res := RunResult{Adapter: h.Name, Broker: h.Broker, Real: h.Real}
+	res := RunResult{Adapter: h.Name, Broker: h.Broker, Real: h.Real, Emulator: h.Emulator, Bulk: h.Bulk}
 	for _, c := range allCases() {
 		t.Run(c.ID, func(t *testing.T) {
 			out := r.await(t, c)

@@ -28,6 +28,9 @@ type RunResult struct {
 	Broker  string `json:"broker"`
 	// Real: a broker of its own, not a fake inside the test process.
 	Real bool `json:"real"`
+	// Emulator: a stand-in for the service. Bulk is Harness.Bulk.
+	Emulator bool `json:"emulator,omitempty"`
+	Bulk     int  `json:"bulk,omitempty"`
 	// Cases are in the order of the suite.
 	Cases []CaseResult `json:"cases"`
 }
@@ -135,10 +138,7 @@ var marks = map[Outcome]string{Pass: "✓", Refused: "refused", NotExercised: "n
 func (s Scorecard) Markdown(w io.Writer) error {
 	head, rule := "| case | behaviour |", "|---|---|"
 	for _, r := range s.Runs {
-		kind := "fake"
-		if r.Real {
-			kind = "real"
-		}
+		kind := r.kind()
 		head += fmt.Sprintf(" %s: %s (%s) |", r.Adapter, r.Broker, kind)
 		rule += "---|"
 	}
@@ -152,6 +152,21 @@ func (s Scorecard) Markdown(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, strings.Join(lines, "\n")+"\n")
 	return err
+}
+
+// kind says in a word or two what the broker of a run is.
+func (r RunResult) kind() string {
+	kind := "fake"
+	switch {
+	case r.Emulator:
+		kind = "emulator"
+	case r.Real:
+		kind = "real"
+	}
+	if r.Bulk > 0 {
+		kind += fmt.Sprintf(", at most %d messages a case", r.Bulk)
+	}
+	return kind
 }
 
 func (r RunResult) mark(id string) string {
@@ -176,8 +191,8 @@ func (r RunResult) Counts() map[Outcome]int {
 func (r RunResult) String() string {
 	var b strings.Builder
 	n := r.Counts()
-	fmt.Fprintf(&b, "score card of %s on %s (real %v): %d pass, %d refused, %d not exercised, %d fail\n",
-		r.Adapter, r.Broker, r.Real, n[Pass], n[Refused], n[NotExercised], n[Fail])
+	fmt.Fprintf(&b, "score card of %s on %s (%s): %d pass, %d refused, %d not exercised, %d fail\n",
+		r.Adapter, r.Broker, r.kind(), n[Pass], n[Refused], n[NotExercised], n[Fail])
 	for _, c := range r.Cases {
 		var shapes []string
 		for _, v := range shapesOf {

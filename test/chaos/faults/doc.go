@@ -5,8 +5,8 @@
 //
 // A broker that restarts would break whoever else uses it, so the package runs brokers
 // of its own, on ports of its own ([test/internal/brokers], VARAL_FAULTS_PORT_BASE). It
-// does so only where the run wants brokers at all: VARAL_KAFKA_URL, VARAL_RABBITMQ_URL
-// or VARAL_REDIS_URL is set, or VARAL_REQUIRE names the broker.
+// does so only where the run wants brokers at all: VARAL_KAFKA_URL, VARAL_RABBITMQ_URL,
+// VARAL_REDIS_URL or VARAL_SQS_URL is set, or VARAL_REQUIRE names the broker.
 //
 // VARAL_SEED repeats the choices of a run (victims, moments); the schedule of the
 // processes is the machine's.

@@ -20,7 +20,7 @@ func TestKafka(t *testing.T) {
 	t.Run("Freeze", func(t *testing.T) { testFreeze(t, r, true) })
 	t.Run("Cut", func(t *testing.T) { testCut(t, r, true) })
 	t.Run("Split", func(t *testing.T) { testSplit(t, r, 8*time.Second) })
-	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true) })
+	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true, true) })
 }
 
 func TestRabbitMQ(t *testing.T) {
@@ -34,7 +34,7 @@ func TestRabbitMQ(t *testing.T) {
 	t.Run("Cut", func(t *testing.T) { testCut(t, r, true) })
 	t.Run("Alarm", func(t *testing.T) { testAlarm(t, r) })
 	t.Run("Split", func(t *testing.T) { testSplit(t, r, 12*time.Second) })
-	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true) })
+	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true, true) })
 }
 
 func TestRedis(t *testing.T) {
@@ -49,6 +49,24 @@ func TestRedis(t *testing.T) {
 	t.Run("Cut", func(t *testing.T) { testCut(t, r, true) })
 	t.Run("CutUnordered", func(t *testing.T) { testCut(t, r, false) })
 	t.Run("Split", func(t *testing.T) { testSplit(t, r, redisLease+3*time.Second) })
-	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true) })
-	t.Run("RestartUnordered", func(t *testing.T) { testRestart(t, r, false) })
+	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true, true) })
+	t.Run("RestartUnordered", func(t *testing.T) { testRestart(t, r, false, true) })
+}
+
+func TestSQS(t *testing.T) {
+	t.Parallel()
+	r := own.up(t, "sqs")
+	t.Run("Kill", func(t *testing.T) { testKill(t, r, true) })
+	t.Run("KillUnordered", func(t *testing.T) { testKill(t, r, false) })
+	t.Run("Term", func(t *testing.T) { testTerm(t, r, false) })
+	t.Run("TermOrdered", func(t *testing.T) { testTerm(t, r, true) })
+	t.Run("Freeze", func(t *testing.T) { testFreeze(t, r, true) })
+	t.Run("FreezeUnordered", func(t *testing.T) { testFreeze(t, r, false) })
+	t.Run("Cut", func(t *testing.T) { testCut(t, r, true) })
+	t.Run("CutUnordered", func(t *testing.T) { testCut(t, r, false) })
+	t.Run("Split", func(t *testing.T) { testSplit(t, r, sqsLease+3*time.Second) })
+	// By SIGTERM alone: the emulator writes its queues down when it ends in good order, and
+	// after a SIGKILL there are none. AWS has no such moment.
+	t.Run("Restart", func(t *testing.T) { testRestart(t, r, true, false) })
+	t.Run("RestartUnordered", func(t *testing.T) { testRestart(t, r, false, false) })
 }

@@ -23,9 +23,9 @@ import (
 
 func TestMain(m *testing.M) {
 	chaos.WorkerMain()
-	wanted := map[string]bool{"kafka": wants("kafka"), "rabbitmq": wants("rabbitmq"), "redis": wants("redis")}
+	wanted := map[string]bool{"kafka": wants("kafka"), "rabbitmq": wants("rabbitmq"), "redis": wants("redis"), "sqs": wants("sqs")}
 	// The shared ones are not ours to hurt, and their URLs would be taken for preset ones.
-	for _, name := range []string{"VARAL_KAFKA_URL", "VARAL_RABBITMQ_URL", "VARAL_REDIS_URL"} {
+	for _, name := range []string{"VARAL_KAFKA_URL", "VARAL_RABBITMQ_URL", "VARAL_REDIS_URL", "VARAL_SQS_URL"} {
 		_ = os.Unsetenv(name)
 	}
 	own.wanted = wanted

@@ -55,11 +55,16 @@ var allowed = map[string]limits{
 	// Redis: the lease of these tests and 5 s, whether the process is dead or frozen: the
 	// server does not know the difference.
 	"redis": {takeover: redisLease + 5*time.Second, frozen: redisLease + 5*time.Second, resume: 10 * time.Second},
+	// SQS: the visibility timeout of these tests and 5 s. It knows nothing of processes. A
+	// request that was swallowed runs into its deadline, 6 s here, and what was handed out
+	// to an answer that never came, with the group behind it, is hidden for a lease.
+	"sqs": {takeover: sqsLease + 5*time.Second, frozen: sqsLease + 5*time.Second, resume: sqsLease + 10*time.Second},
 }
 
 const (
 	partitions = 4
 	redisLease = 5 * time.Second
+	sqsLease   = 5 * time.Second
 )
 
 // newScene makes the destination; keyed asks for order per key.
@@ -67,8 +72,11 @@ func newScene(t *testing.T, r brokers.Report, keyed bool) *scene {
 	t.Helper()
 	s := bareScene(t)
 	s.broker, s.url, s.limits = r.Broker, r.URL, allowed[r.Broker]
-	if s.broker == "redis" {
+	switch s.broker {
+	case "redis":
 		s.url += "?lease=" + redisLease.String()
+	case "sqs": // waits that end within the limits of these tests
+		s.url = "sqs://test:test@us-east-1?wait=1s&timeout=3s&connect_timeout=2s&lease=" + sqsLease.String() + "&endpoint=" + r.URL
 	}
 	s.dest = core.Queue("faults-" + strings.ToLower(rand.Text()[:8]))
 	if keyed {

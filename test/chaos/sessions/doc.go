@@ -6,8 +6,8 @@
 // merged histories.
 //
 // Members that are killed are processes of their own, on kfake too: it listens on
-// loopback. What runs on a real broker wants VARAL_KAFKA_URL, VARAL_RABBITMQ_URL or
-// VARAL_REDIS_URL; the shared ones will do, since no test here hurts the broker.
+// loopback. What runs on a real broker wants VARAL_KAFKA_URL, VARAL_RABBITMQ_URL,
+// VARAL_REDIS_URL or VARAL_SQS_URL; the shared ones will do, since no test here hurts the broker.
 //
 // VARAL_SEED repeats the choices of a run; the schedule of the processes is the machine's.
 package sessions

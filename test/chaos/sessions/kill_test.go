@@ -32,6 +32,7 @@ func TestKillAtFailpoints(t *testing.T) { // not in parallel to the others: see 
 		"Kafka":    func(t *testing.T) ground { return live(t, "kafka") },
 		"RabbitMQ": func(t *testing.T) ground { return live(t, "rabbitmq") },
 		"Redis":    func(t *testing.T) ground { return live(t, "redis") },
+		"SQS":      func(t *testing.T) ground { return live(t, "sqs") },
 		"Kfake":    func(t *testing.T) ground { return faked(t, 1, fakeSession) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,17 +56,25 @@ func TestKillAtFailpoints(t *testing.T) { // not in parallel to the others: see 
 func testKill(t *testing.T, on ground, point string) {
 	s := newScene(t, on, core.Queue("kill").Keyed(partitions))
 	a := memberArgs{Concurrency: 8, Prefetch: 64, Work: 20 * time.Millisecond, Dead: s.dead}
-	s.start("c0", a, false)
+	s.start("c0", a, !on.shares())
+	revoke := point == revokeBegun || point == revokeEnded
+	a.Alone = revoke && !on.shares()
 	var dying []*chaos.Proc
 	for i := range victims {
 		passes := 1 // a revoke comes once
-		if point != revokeBegun && point != revokeEnded {
+		if !revoke {
 			passes = 2 + 3*i + s.rng.IntN(3)
 		}
-		dying = append(dying, s.start("c"+strconv.Itoa(i+1), a, false, envPoint+"="+point+":"+strconv.Itoa(passes)))
+		dying = append(dying, s.start("c"+strconv.Itoa(i+1), a, !on.shares(), envPoint+"="+point+":"+strconv.Itoa(passes)))
 	}
-	s.settled(victims+1, partitions)
-	stop := s.feed(160, 4, 8)
+	rate := 160
+	if on.slow() {
+		rate = 80
+	}
+	if on.shares() {
+		s.settled(victims+1, partitions)
+	}
+	stop := s.feed(rate, 4, 8)
 	defer stop()
 	s.await("some work", 60*time.Second, countEnds(100))
 	for _, p := range dying {
@@ -73,20 +82,18 @@ func testKill(t *testing.T, on ground, point string) {
 			t.Fatal(err)
 		}
 	}
-	s.start("c9", a, false) // the hand-over that some of the points are about
-	if point == revokeBegun || point == revokeEnded {
-		here := 0
-		s.await("all victims at "+point, 90*time.Second, func(e *history.Event) bool {
-			if e.Class == saidPoint+point {
-				here++
-			}
-			return here == victims
-		})
+	joiner := a
+	joiner.Alone = false
+	s.start("c9", joiner, false) // the hand-over that some of the points are about
+	switch {
+	case a.Alone: // nothing is taken from a member that stays: it gives back as it leaves
 		for _, p := range dying {
-			if err := p.Send(chaos.Command{Cmd: "go"}); err != nil {
+			if err := p.Term(); err != nil {
 				t.Fatal(err)
 			}
 		}
+	case revoke:
+		s.together(point, dying)
 	}
 	for _, p := range dying {
 		if _, err := p.Wait(40 * time.Second); err != nil {
@@ -110,6 +117,23 @@ func testKill(t *testing.T, on ground, point string) {
 	}
 	h := s.judge(check.Params{Attempts: attempts, ResetOnCrash: true}, ids...)
 	s.bounds(h, point)
+}
+
+// together lets all victims go on from a point of their revoke once the last has come to it.
+func (s *scene) together(point string, dying []*chaos.Proc) {
+	s.t.Helper()
+	here := 0
+	s.await("all victims at "+point, 90*time.Second, func(e *history.Event) bool {
+		if e.Class == saidPoint+point {
+			here++
+		}
+		return here == victims
+	})
+	for _, p := range dying {
+		if err := p.Send(chaos.Command{Cmd: "go"}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
 }
 
 func countEnds(n int) func(*history.Event) bool {

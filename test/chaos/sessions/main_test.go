@@ -29,13 +29,20 @@ func TestMain(m *testing.M) {
 
 // ground is the broker a scene plays on.
 type ground struct {
-	name string // kafka, rabbitmq, stream (of RabbitMQ), redis, kfake or memory
+	name string // kafka, rabbitmq, stream (of RabbitMQ), redis, sqs, kfake or memory
 	url  string
 	fake *kfake.Cluster // of kfake
 }
 
 // commits tells whether the broker takes positions, and so a commit state.
-func (g ground) commits() bool { return g.name != "rabbitmq" && g.name != "redis" }
+func (g ground) commits() bool { return g.name != "rabbitmq" && g.name != "redis" && g.name != "sqs" }
+
+// shares tells whether members divide partitions among them. Those of a FIFO queue do not:
+// each is handed messages of any key of which nothing is out.
+func (g ground) shares() bool { return g.name != "sqs" }
+
+// slow is an emulator that does some hundred messages a second.
+func (g ground) slow() bool { return g.name == "sqs" }
 
 // live is the broker of an environment variable, or the test ends as the house rules say.
 func live(t *testing.T, name string) ground {
@@ -53,8 +60,11 @@ func live(t *testing.T, name string) ground {
 	case url == "":
 		t.Skipf("%s is not set: no real %s to test on", variable, broker)
 	}
-	if name == "redis" {
+	switch name {
+	case "redis":
 		url += "?lease=" + redisLease.String()
+	case "sqs":
+		url = "sqs://test:test@us-east-1?wait=1s&lease=" + sqsLease.String() + "&endpoint=" + url
 	}
 	return ground{name: name, url: url}
 }
@@ -62,6 +72,9 @@ func live(t *testing.T, name string) ground {
 // redisLease is how long the shards of a member that is killed wait for the next one: not
 // longer than has to be, and longer than a loaded machine keeps a process from renewing.
 const redisLease = 3 * time.Second
+
+// sqsLease is the same for the messages that it holds.
+const sqsLease = 3 * time.Second
 
 // fakeSession is longer than a loaded machine keeps a process from its heartbeats.
 const fakeSession = 3 * time.Second

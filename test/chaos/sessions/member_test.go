@@ -44,6 +44,7 @@ type memberArgs struct {
 	Forget      bool          // no commit state
 	Quiet       bool          // says nothing of single receives and settles
 	Trusting    bool          // no message is quarantined for the ends of those who had it
+	Alone       bool          // its revoke is no other member's too
 	Instance    string        // the id of a static member of a Kafka group; "" = it is none
 
 	name    string
@@ -140,7 +141,7 @@ func (m *member) at(point string) {
 	if !m.passes(point) {
 		return
 	}
-	if point == revokeBegun || point == revokeEnded {
+	if !m.args.Alone && (point == revokeBegun || point == revokeEnded) {
 		// The others of the group get their revoke with the same rebalance, and none at all
 		// if this death makes room for the member that joins.
 		m.emit(history.Event{Op: history.OpLog, Class: saidPoint + point})

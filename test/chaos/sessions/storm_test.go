@@ -32,6 +32,9 @@ import (
 // for it as long, so that less changes hands. What it has done it has committed before. So
 // without faults nothing may be repeated in any of them, and with faults only what an error
 // kept from being committed: I4 and V5 ask for the cause of each.
+//
+// On SQS the queue is the one partition of every member, so what is counted as changing hands
+// is who left and who came next.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -50,6 +53,7 @@ func TestStorm(t *testing.T) {
 		"KfakeStaticNoFaults": {on: patient, static: true, last: 20 * time.Second, least: 1},
 		"Kafka":               {on: func(t *testing.T) ground { return live(t, "kafka") }, last: time.Minute, least: 20},
 		"Redis":               {on: func(t *testing.T) ground { return live(t, "redis") }, last: time.Minute, least: 20},
+		"SQS":                 {on: func(t *testing.T) ground { return live(t, "sqs") }, last: 30 * time.Second, least: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -23,9 +23,26 @@ import (
 func haltedService(t *testing.T) (url string, c *core.Client, cured *atomic.Bool) {
 	t.Helper()
 	h := varaltest.New(t)
-	cured = new(atomic.Bool)
 	from := core.Queue("tickets").Keyed(4)
-	_, err := h.Client.Start(t.Context(), core.Subscription{From: from, Name: "kitchen"}, func(_ context.Context, d *core.Delivery) error {
+	publishHalted(t, h.Client, from)
+	url, cured = haltedOn(t, h.Client, from)
+	return url, h.Client, cured
+}
+
+func publishHalted(t *testing.T, c *core.Client, to core.Destination) {
+	t.Helper()
+	for _, body := range []string{"0", "1", "2", "3"} {
+		if err := c.Publish(t.Context(), to, &core.Message{Key: "table-7", Body: []byte(body)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// haltedOn consumes what publishHalted has published, until its key halts.
+func haltedOn(t *testing.T, c *core.Client, from core.Destination) (url string, cured *atomic.Bool) {
+	t.Helper()
+	cured = new(atomic.Bool)
+	_, err := c.Start(t.Context(), core.Subscription{From: from, Name: "kitchen"}, func(_ context.Context, d *core.Delivery) error {
 		if d.Key == "table-7" && string(d.Body) == "0" && !cured.Load() {
 			return core.Permanent(errors.New("no such\x1b[31m pizza"))
 		}
@@ -34,16 +51,11 @@ func haltedService(t *testing.T) (url string, c *core.Client, cured *atomic.Bool
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, body := range []string{"0", "1", "2", "3"} {
-		if err := h.Client.Publish(t.Context(), from, &core.Message{Key: "table-7", Body: []byte(body)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	srv := httptest.NewServer(control.Handler(h.Client))
+	srv := httptest.NewServer(control.Handler(c))
 	t.Cleanup(srv.Close)
-	s, _ := h.Client.Consumer("kitchen")
+	s, _ := c.Consumer("kitchen")
 	varaltest.Eventually(t, func() bool { k := s.Keys(0); return len(k) == 1 && k[0].State == "halted" && k[0].Waiting == 3 })
-	return srv.URL, h.Client, cured
+	return srv.URL, cured
 }
 
 func varal(t *testing.T, args ...string) (code int, out, errs string) {

@@ -13,6 +13,7 @@ import (
 	"github.com/varal-go/varal/adapters"
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/test/varaltest"
 )
 
 // TestOnSQS runs each command that asks a broker on SQS, or an emulator of it.
@@ -54,6 +55,50 @@ func TestOnSQS(t *testing.T) {
 		}
 	}
 	demoOnSQS(t, base)
+	benchOnSQS(t, url)
+	sessionsOnSQS(t, url)
+}
+
+// benchOnSQS: a size for an emulator that does some hundred messages a second.
+func benchOnSQS(t *testing.T, url string) {
+	t.Helper()
+	var v map[string]any
+	code, out, errs := run(t, "", "bench", "sessions", "--messages", "300", "--sessions", "20", "--json", "--url", url)
+	if code != 0 || json.Unmarshal([]byte(out), &v) != nil || v["messages"] != 300.0 || v["violations"] != 0.0 || v["lost"] != 0.0 {
+		t.Errorf("bench sessions: %d, %q, %q", code, out, errs)
+	}
+}
+
+// sessionsOnSQS: a halted key of a message group is shown and freed as any other.
+func sessionsOnSQS(t *testing.T, url string) {
+	t.Helper()
+	client, err := adapters.Open(t.Context(), adapters.Config{URL: url, Provision: core.ProvisionCreate})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := client.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	from := core.Queue("halting").Keyed(4)
+	// Before the start: what is published behind a message that is out stays in the queue.
+	publishHalted(t, client, from)
+	control, cured := haltedOn(t, client, from)
+	code, out, errs := varal(t, "sessions", "--control", control)
+	if code != 0 || !strings.Contains(out, "table-7") || !strings.Contains(out, "halted") {
+		t.Errorf("sessions: %d, %q, %q", code, out, errs)
+	}
+	cured.Store(true)
+	if code, _, errs := varal(t, "sessions", "replay", "table-7", "--control", control); code != 0 {
+		t.Errorf("replay: %d, %s", code, errs)
+	}
+	s, _ := client.Consumer("kitchen")
+	varaltest.Eventually(t, func() bool {
+		return s.Status().InFlight == 0 && s.Status().Totals.DeadLettered == 0 && len(s.Keys(0)) == 0
+	})
 }
 
 // TestDescribeWithoutStream: a shape that is not there is refused once, by name. Describing
@@ -113,7 +158,7 @@ func deleteOnSQS(t *testing.T, url string) {
 		return
 	}
 	defer func() { _ = client.Close(ctx) }()
-	for _, d := range []core.Destination{core.Queue("tickets").Keyed(4), core.Queue("plain"), core.Topic("pizzas")} {
+	for _, d := range []core.Destination{core.Queue("tickets").Keyed(4), core.Queue("halting").Keyed(4), core.Queue("plain"), core.Topic("pizzas")} {
 		_, err := client.Admin().Apply(ctx, []driver.Resource{{Destination: d}}, driver.Delete)
 		if err != nil && !errors.Is(err, core.ErrNotFound) {
 			t.Error(err)
