@@ -13,7 +13,6 @@ import (
 
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
-	"github.com/varal-go/varal/test/internal/freeze"
 )
 
 // Job is what a process of its own does, so that it can be killed and frozen.
@@ -196,9 +195,7 @@ func SpawnCommand(t testing.TB, cmd *exec.Cmd, job Job) *Process {
 	}
 	p := &Process{}
 	p.Kill = func() { _ = cmd.Process.Kill() }
-	if freeze.Supported {
-		p.Freeze, p.Thaw = func() { _ = freeze.Stop(cmd.Process) }, func() { _ = freeze.Continue(cmd.Process) }
-	}
+	p.Freeze, p.Thaw = freezer(cmd.Process)
 	read := make(chan struct{})
 	p.ended = read
 	go func() {
