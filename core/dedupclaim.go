@@ -116,7 +116,7 @@ func (s *Consumer) dedupScope() string {
 // by it, and the message would end as a dead letter because of the store.
 func (s *Consumer) claimed(f *flight, a *arena) bool {
 	t := a.attempt()
-	t.ctx.parent = s.hctx
+	t.ctx.parent = s.hctx //nolint:fatcontext // the attempt is new: nothing nests
 	f.run = t
 	s.mu.Unlock()
 	a.handling = f
@@ -323,8 +323,8 @@ func (s *Consumer) keepClaims() {
 			// What a store that hangs does not free ends with its lease: the end of the
 			// subscription waits for one call, and not for one of every claim.
 			ctx, cancel := context.WithTimeout(s.pctx, storeTimeout)
-			defer cancel()
 			s.freeOrphans(ctx)
+			cancel()
 			return
 		}
 	}
