@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
@@ -42,6 +43,9 @@ const (
 	defaultDedupKeep  = 7 * 24 * time.Hour
 	storeTimeout      = 2 * time.Second // of one call
 	markTries         = 3
+	// maxExtends is how many claims are extended at once. One after the other, a thousand
+	// handlers and a store that takes 15 ms would need longer than there is for it.
+	maxExtends = 16
 )
 
 // claim is ours while a handler runs, or while what it published is being confirmed.
@@ -112,7 +116,7 @@ func (s *Consumer) dedupScope() string {
 // by it, and the message would end as a dead letter because of the store.
 func (s *Consumer) claimed(f *flight, a *arena) bool {
 	t := a.attempt()
-	t.ctx.parent = s.hctx
+	t.ctx.parent = s.hctx //nolint:fatcontext // the attempt is new: nothing nests
 	f.run = t
 	s.mu.Unlock()
 	a.handling = f
@@ -319,8 +323,8 @@ func (s *Consumer) keepClaims() {
 			// What a store that hangs does not free ends with its lease: the end of the
 			// subscription waits for one call, and not for one of every claim.
 			ctx, cancel := context.WithTimeout(s.pctx, storeTimeout)
-			defer cancel()
 			s.freeOrphans(ctx)
+			cancel()
 			return
 		}
 	}
@@ -356,15 +360,35 @@ func (s *Consumer) extendClaims(ctx context.Context) {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, s.p.Dedup.Lease/3)
 	defer cancel()
-	for _, c := range claims {
-		err := s.p.Dedup.Store.Extend(ctx, s.dedupScope(), c.id, c.token, s.p.Dedup.Lease)
-		switch {
-		case errors.Is(err, ErrLeaseLost): // or it was done or released meanwhile, which is as well
-			s.mu.Lock()
-			c.lost = true
-			s.mu.Unlock()
-		case err != nil:
-			return
-		}
+	next := make(chan *claim)
+	var beside sync.WaitGroup
+	for range min(maxExtends, len(claims)) {
+		beside.Go(func() {
+			for c := range next {
+				if !s.extendClaim(ctx, c) {
+					cancel()
+				}
+			}
+		})
 	}
+	for _, c := range claims {
+		next <- c // taken in any case: what comes after ctx has ended is not asked for
+	}
+	close(next)
+	beside.Wait()
+}
+
+// extendClaim extends one claim, and reports false if the store did not answer.
+func (s *Consumer) extendClaim(ctx context.Context, c *claim) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	err := s.p.Dedup.Store.Extend(ctx, s.dedupScope(), c.id, c.token, s.p.Dedup.Lease)
+	if errors.Is(err, ErrLeaseLost) { // or it was done or released meanwhile, which is as well
+		s.mu.Lock()
+		c.lost = true
+		s.mu.Unlock()
+		return true
+	}
+	return err == nil
 }

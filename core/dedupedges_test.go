@@ -207,3 +207,37 @@ func TestDedupStoreThatHangsAtTheEnd(t *testing.T) {
 		f.closed = false
 	}
 }
+
+// farStore takes its time over an extension.
+type farStore struct{ *keeper }
+
+func (s farStore) Extend(ctx context.Context, scope string, id [32]byte, token string, lease time.Duration) error {
+	time.Sleep(20 * time.Millisecond)
+	return s.keeper.Extend(ctx, scope, id, token, lease)
+}
+
+// The claims of many handlers are all extended in time, by a store that is far away, too.
+func TestDedupExtendsTheClaimsOfMany(t *testing.T) {
+	t.Parallel()
+	const many = 400
+	f, k := newFake(driver.Each), newKeeper()
+	h := func(context.Context, *core.Delivery) error { time.Sleep(time.Minute); return nil }
+	bubble(t, f, h, func(s *core.Consumer) {
+		for i := range many {
+			f.push(msg(fmt.Sprint(i), ""))
+		}
+		time.Sleep(50 * time.Second)
+		lost := 0
+		for i := range many {
+			if token, _, err := k.DedupStore.Claim(t.Context(), "in", hash(fmt.Sprint(i)), time.Minute); token != "" || err != nil {
+				lost++
+			}
+		}
+		if st := s.Status(); lost > 0 || st.Running != many {
+			t.Errorf("%d of %d claims were lost while their handlers ran", lost, st.Running)
+		}
+		time.Sleep(time.Minute)
+	}, deduping(farStore{k}, func(p *core.Policy) {
+		p.Concurrency, p.MaxInFlight, p.Dedup.Lease = many, many, 3*time.Second
+	}))
+}

@@ -17,6 +17,7 @@ import (
 // orderThen is order by key with two attempts, a second apart, and a dead letter.
 func orderThen(after core.AfterTerminal) core.Layer {
 	return edit("p", func(p *core.Policy) {
+		p.Concurrency = 1 // what the diary says is in one order
 		p.Order, p.AfterTerminal, p.DeadLetter = core.ByKey, after, core.Queue("dlq")
 		p.SetRetry(core.RetryPolicy{Base: time.Second, Cap: time.Second, Jitter: core.NoJitter, Attempts: 2})
 	})

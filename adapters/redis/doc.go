@@ -173,6 +173,8 @@
 //   - Without the option retention nothing is trimmed of a stream, of a topic without groups,
 //     or of one beside a group that nobody consumes any more: they grow. Delete such a group.
 //   - A Temporary group whose process was killed stays until it is deleted.
+//   - A message whose Return had no answer may come only when its lease has ended, counted
+//     (without Partitions; a keyed one comes again before anything behind it).
 //   - A delayed message may come up to 100 ms late, the first in a minute up to 1 s.
 //   - A position that retention or a trim took away reads on from what is left, without
 //     OutOfRange.

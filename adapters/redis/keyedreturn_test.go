@@ -218,3 +218,38 @@ func TestLastReturnIsSentAgain(t *testing.T) {
 		t.Errorf("delivery %d of a message that was not tried", again[0].DeliveryCount)
 	}
 }
+
+// The answer to a Nack is lost, the message is handed out again, and the Nack is sent a second
+// time, which ends the first hand-out and says nothing of the present one. What is known to be
+// out must still hold that: the recovery after a lost read would give it back while it runs.
+func TestKeyedNackSentAgainForgetsNoHandOut(t *testing.T) {
+	t.Parallel()
+	to := freshKeyed(t, driver.Queue, 1)
+	nack, read := newMute("/0}:lease:", "\r\nnack\r\n"), newMute("/0}:lease:", "\r\n321\r\n") // 321 is the room
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := nack.dial(ctx, network, addr)
+		return &muted{Conn: conn, by: read}, err
+	}
+	d := open(t, func(c *redis.Config) { c.Dial, c.Lease = dial, 20*time.Second })
+	m := rawMember(t, d, driver.Subscription{From: to})
+	oneKey(t, open(t), to, "k", 0, 1)
+	first := receive(t, m.c, 1)
+	nack.armed.Store(true)
+	err := settle(m.c, driver.Settlement{Disposition: driver.Nack}, first...)
+	<-nack.ate
+	again := receive(t, m.c, 1)
+	inOrder(t, "after the nack", again, 2, 0)
+	sendAgain(t, m.c, driver.Nack, err, first[0])
+	read.armed.Store(true)
+	oneKey(t, open(t), to, "k", 1, 2)
+	ctx := within(t, 10*time.Second)
+	for !isClosed(read.ate) {
+		if got, err := m.c.Receive(ctx, demand(321)); ctx.Err() != nil || len(got) > 0 {
+			t.Fatalf("no read was lost: %d messages, %v", len(got), err)
+		}
+	}
+	next := receive(t, m.c, 1)
+	inOrder(t, "after the lost read", next, 1, 1)
+	quiet(t, m.c, 300*time.Millisecond)
+	mustSettle(t, m.c, driver.Ack, again[0], next[0])
+}
