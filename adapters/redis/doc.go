@@ -124,7 +124,9 @@
 //   - Without the option retention nothing is trimmed of a stream, of a topic without groups,
 //     or of one beside a group that nobody consumes any more: they grow. Delete such a group.
 //   - A Temporary group whose process was killed stays until it is deleted.
-//   - A delayed message may come up to 100 ms late, the first in a minute up to 1 s.
+//   - A delayed message may come up to 1 s late where the word that it was put aside is lost (a
+//     connection breaks), or where the login may not SUBSCRIBE to the channel varal:{name}:z and
+//     it is the first in a minute; otherwise it comes within milliseconds.
 //   - A position that retention or a trim took away reads on from what is left, without
 //     OutOfRange.
 //   - go-redis writes a line to its own log for every connection that cannot be opened.
