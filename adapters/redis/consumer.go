@@ -13,8 +13,9 @@ const (
 	// maxBlock bounds a read that waits: a consumer looks once a second for leases that
 	// have ended, for what is due, and for a connection that is silent.
 	maxBlock = time.Second
-	// dueBlock bounds it where delayed messages were seen within dueMemory: another process
-	// may have added one that is due before the first that we know of.
+	// dueBlock bounds it where delayed messages were seen within dueMemory and the waker does
+	// not listen: another process may have added one that is due before the first that we
+	// know of.
 	dueBlock  = 100 * time.Millisecond
 	dueMemory = time.Minute
 	// lateBlock is how much longer than asked for a read may last: a server that has nothing
@@ -66,7 +67,8 @@ type consumer struct {
 	closed atomic.Bool // Settle refuses
 	away   atomic.Bool // Notify was told Disconnected
 	acked  atomic.Int64
-	relook atomic.Bool // something was given back: do not wait with the next look
+	wake   chan struct{} // cap 1: something is due before what a read waits for
+	relook atomic.Bool   // something was given back: do not wait with the next look
 
 	// Of the one holder of busy.
 	open    chan answer // the request under way, nil = none
@@ -96,7 +98,7 @@ func newConsumer(b *broker, sub driver.Subscription) *consumer {
 	c := &consumer{
 		b: b, sub: sub, keys: b.cfg.keys(sub.From), group: groupOf(sub.From, sub.Group),
 		name: b.cfg.ClientName + "-" + unique(), biggest: 16 << 10, cursor: [2]string{"0-0", "0-0"},
-		busy: make(chan struct{}, 1), ending: make(chan struct{}), shut: make(chan struct{}),
+		busy: make(chan struct{}, 1), wake: make(chan struct{}, 1), ending: make(chan struct{}), shut: make(chan struct{}),
 	}
 	c.rd = newReader(b, c.keys.log)
 	c.retryKey = c.keys.retry(c.group)
@@ -329,6 +331,7 @@ func (c *consumer) Close(ctx context.Context) error {
 		err = context.Cause(ctx)
 	}
 	c.closed.Store(true)
+	c.b.wakes.retire(c)
 	c.rd.close() // ends a blocked read that did not obey
 	if c.open != nil && err == nil {
 		select { // Close of the Driver waits for it in any case

@@ -175,7 +175,9 @@
 //   - A Temporary group whose process was killed stays until it is deleted.
 //   - A message whose Return had no answer may come only when its lease has ended, counted
 //     (without Partitions; a keyed one comes again before anything behind it).
-//   - A delayed message may come up to 100 ms late, the first in a minute up to 1 s.
+//   - A delayed message may come up to 1 s late where the word that it was put aside is lost (a
+//     connection breaks), or where the login may not SUBSCRIBE to the channel varal:{name}:z and
+//     it is the first in a minute; otherwise it comes within milliseconds.
 //   - A position that retention or a trim took away reads on from what is left, without
 //     OutOfRange.
 //   - go-redis writes a line to its own log for every connection that cannot be opened, and

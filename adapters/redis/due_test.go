@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -46,4 +47,104 @@ func TestWhatIsDueDoesNotWaitForTheServersCron(t *testing.T) {
 	if median := late[len(late)/2]; median > 25*time.Millisecond {
 		t.Errorf("half of %d messages came more than %v late", len(late), median)
 	}
+}
+
+// TestWhatIsDueFirstWakesWhoWaits: a consumer that knows of nothing, or of something later,
+// learns of what another process puts aside before it is due.
+func TestWhatIsDueFirstWakesWhoWaits(t *testing.T) {
+	t.Parallel()
+	s := private(t)
+	to := s.make(driver.Queue, 0)
+	c := subscribe(t, open(t, s.config), driver.Subscription{From: to})
+	other := open(t, s.config)
+	var late []time.Duration
+	for i := range 9 {
+		got := make(chan driver.Received, 1)
+		go func() { got <- receive(t, c, 1)[0] }()
+		time.Sleep(150 * time.Millisecond) // the load of the test: the consumer waits
+		m := message(i)
+		m.Delay = 40 * time.Millisecond
+		due := time.Now().Add(m.Delay)
+		if err := other.Publish(within(t, 10*time.Second), to, []*driver.Message{m}); err != nil {
+			t.Fatal(err)
+		}
+		r := <-got
+		late = append(late, time.Since(due))
+		mustSettle(t, c, driver.Ack, r)
+	}
+	slices.Sort(late)
+	t.Logf("median %v, last %v", late[len(late)/2], late[len(late)-1])
+	if median := late[len(late)/2]; median > 25*time.Millisecond {
+		t.Errorf("half of %d messages came more than %v late", len(late), median)
+	}
+}
+
+// TestANackWithADelayWakesWhoWaits: likewise what a group is to have again.
+func TestANackWithADelayWakesWhoWaits(t *testing.T) {
+	t.Parallel()
+	s := private(t)
+	to := s.make(driver.Queue, 0)
+	d := open(t, s.config)
+	c := subscribe(t, d, driver.Subscription{From: to})
+	publish(t, d, to, 0, 1)
+	r := receive(t, c, 1)[0]
+	got := make(chan driver.Received, 1)
+	go func() { got <- receive(t, c, 1)[0] }()
+	time.Sleep(150 * time.Millisecond) // the load of the test: the consumer waits
+	const delay = 50 * time.Millisecond
+	due := time.Now().Add(delay)
+	if err := settle(c, driver.Settlement{Disposition: driver.Nack, Delay: delay}, r); err != nil {
+		t.Fatal(err)
+	}
+	mustSettle(t, c, driver.Ack, <-got)
+	if late := time.Since(due); late > 400*time.Millisecond { // it looked by itself once a second
+		t.Errorf("the first delayed message in a minute came %v late", late)
+	}
+}
+
+// TestWakeUpsComeAgainAfterTheirConnectionBroke: and until then a consumer looks by itself.
+func TestWakeUpsComeAgainAfterTheirConnectionBroke(t *testing.T) {
+	t.Parallel()
+	s := private(t)
+	to := s.make(driver.Queue, 0)
+	c := subscribe(t, open(t, s.config), driver.Subscription{From: to})
+	cl := s.client()
+	listeners := func() int64 {
+		n, err := cl.PubSubNumSub(t.Context(), "varal:{own}:z").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n["varal:{own}:z"]
+	}
+	eventually(t, "a listener", 10*time.Second, func() bool { return listeners() == 1 })
+	if err := cl.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a listener again", 10*time.Second, func() bool { return listeners() == 1 })
+	if err := c.Close(within(t, 10*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "no listener without a consumer", 10*time.Second, func() bool { return listeners() == 0 })
+}
+
+// TestDelayWithoutChannels: a login that may neither publish nor subscribe still delays.
+func TestDelayWithoutChannels(t *testing.T) {
+	t.Parallel()
+	s := private(t)
+	to := s.make(driver.Queue, 0)
+	if err := s.client().Do(t.Context(), "ACL", "SETUSER", "mute", "on", ">pizza", "~*", "+@all", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, s.config, func(c *redis.Config) { c.User, c.Password = "mute", "pizza" })
+	c := subscribe(t, d, driver.Subscription{From: to})
+	m := message(0)
+	m.Delay = 50 * time.Millisecond
+	if err := d.Publish(within(t, 10*time.Second), to, []*driver.Message{m}); err != nil {
+		t.Fatal(err)
+	}
+	r := receive(t, c, 1)[0]
+	if err := settle(c, driver.Settlement{Disposition: driver.Nack, Delay: 50 * time.Millisecond}, r); err != nil {
+		t.Fatal(err)
+	}
+	mustSettle(t, c, driver.Ack, receive(t, c, 1)...)
 }

@@ -105,19 +105,29 @@ func (r *reader) unblock() {
 	}
 }
 
-// unblockAfter ends the read that follows after d, when the time matters. The server alone
-// would not: see lateBlock. The caller calls stop when the read is over.
-func (r *reader) unblockAfter(d time.Duration) (stop func()) {
+// unblockWhen ends the read that follows after d (negative = never) or with the first word
+// on wake, which may have come before. Its own time would be too late: see lateBlock. The
+// caller calls stop when the read is over.
+func (r *reader) unblockWhen(d time.Duration, wake <-chan struct{}) (stop func()) {
 	over, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		t := time.NewTimer(d)
+		t := time.NewTimer(max(d, 0))
 		defer t.Stop()
+		if d < 0 {
+			t.Stop()
+		}
+		select {
+		case <-t.C:
+		case <-wake:
+		case <-over:
+			return
+		}
 		for {
+			r.unblock()
+			t.Reset(5 * time.Millisecond) // it may have come before the read did
 			select {
 			case <-t.C:
-				r.unblock()
-				t.Reset(5 * time.Millisecond) // it may have come before the read did
 			case <-over:
 				return
 			}

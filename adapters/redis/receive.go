@@ -94,7 +94,7 @@ func newFetched(retry bool, id string, count int64, fields []any, deadline time.
 func (c *consumer) wait(room int) func() answer {
 	block := min(maxBlock, max(c.b.cfg.Lease/4, 50*time.Millisecond))
 	now := time.Now()
-	if now.Sub(c.delays) < dueMemory {
+	if now.Sub(c.delays) < dueMemory && !c.b.wakes.live.Load() {
 		block = min(block, dueBlock)
 	}
 	due := time.Duration(-1) // when to end the read ourselves; -1 = its own time will do
@@ -110,9 +110,7 @@ func (c *consumer) wait(room int) func() answer {
 	}
 	return func() answer {
 		sent := time.Now()
-		if due >= 0 {
-			defer c.rd.unblockAfter(due)()
-		}
+		defer c.rd.unblockWhen(due, c.wake)()
 		raw, err := c.rd.wait(c.group, c.name, max(1, room/2), block, streams...)
 		a := answer{due: -1}
 		switch {

@@ -31,6 +31,7 @@ type broker struct {
 	down    atomic.Bool   // Notify was told Disconnected
 	dealt   atomic.Uint64 // messages without a key, for keyed destinations
 	clock   serverClock
+	wakes   *waker
 
 	mu        sync.Mutex
 	closed    bool
@@ -58,6 +59,7 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 	b.pub = b.client(flushers)
 	b.ctl = b.client(32)
 	b.commit = newCommitter(b)
+	b.wakes = newWaker(b)
 	if err := b.greet(ctx, op); err != nil {
 		_ = b.pub.Close()
 		_ = b.ctl.Close()
@@ -277,14 +279,14 @@ func (b *broker) Capabilities(of driver.Destination) driver.Capabilities {
 		Settle: driver.Each, Durable: b.durable == "", Counts: true, MaxBytes: b.cfg.MaxBytes,
 		NackDelay: maxDelay, Lease: maxLease,
 	}
-	c.Emulated[driver.NeedDelayNack] = "a sorted set of the group; a consumer that waits looks into it, so a message may come up to 100 ms late (1 s where there were none for a minute)"
+	c.Emulated[driver.NeedDelayNack] = "a sorted set of the group; a consumer that waits is woken for it; a message may come up to 1 s late where that word is lost"
 	if of.Shape == driver.Stream {
 		c.Replay = true
 		return c
 	}
 	c.TTL, c.Delay = true, maxDelay
 	c.Emulated[driver.NeedTTL] = ttlCost
-	c.Emulated[driver.NeedSchedule] = "a sorted set; a consumer that waits looks into it, so a message may come up to 100 ms late (1 s where there were none for a minute)"
+	c.Emulated[driver.NeedSchedule] = "a sorted set; a consumer that waits is woken for it; a message may come up to 1 s late where that word is lost"
 	return c
 }
 
@@ -322,6 +324,7 @@ func (b *broker) Close(ctx context.Context) error {
 	wg.Wait()
 	if first {
 		b.commit.stop(ctx, func() {
+			b.wakes.close()
 			_ = b.pub.Close()
 			_ = b.ctl.Close()
 		})

@@ -43,6 +43,7 @@ func (b *broker) Subscribe(ctx context.Context, sub driver.Subscription) (driver
 		c.rd.close()
 		return nil, errClosed(op)
 	}
+	b.wakes.enlist(c)
 	if sub.Assigned != nil {
 		sub.Assigned(driver.Assignment{Epoch: c.epoch.Load()})
 	}

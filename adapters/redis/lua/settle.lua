@@ -35,7 +35,9 @@ local function again(i, id)
   if delay > 0 then
     local t = redis.call('TIME')
     table.insert(f, 1, ARGV[i + 5])
-    res = redis.pcall('ZADD', KEYS[3], t[1] * 1000 + math.ceil(t[2] / 1000) + delay, cmsgpack.pack(f))
+    local packed = cmsgpack.pack(f)
+    res = redis.pcall('ZADD', KEYS[3], t[1] * 1000 + math.ceil(t[2] / 1000) + delay, packed)
+    if redis.call('ZRANGE', KEYS[3], 0, 0)[1] == packed then redis.pcall('PUBLISH', KEYS[3], '') end
   else
     res = redis.pcall('XADD', KEYS[2], '*', unpack(f))
   end
