@@ -34,26 +34,43 @@ func lateness(t *testing.T, s *server, n int, first, apart time.Duration) (late 
 		late = append(late, d)
 		mustSettle(t, c, driver.Ack, r)
 	}
-	slices.Sort(late)
 	return late
 }
 
-// TestWhatIsDueDoesNotWaitForTheServersCron: a server without other clients ends a read
-// whose time is over up to 100 ms late.
-func TestWhatIsDueDoesNotWaitForTheServersCron(t *testing.T) {
-	t.Parallel()
-	late := lateness(t, private(t), 17, 300*time.Millisecond, 137*time.Millisecond)
-	t.Logf("median %v, last %v", late[len(late)/2], late[len(late)-1])
-	if median := late[len(late)/2]; median > 25*time.Millisecond {
+// lazy is a server that looks once a second whose time is over, where others do it ten
+// times: what waits for that look is told from what a busy machine makes late.
+func lazy(t *testing.T) *server {
+	t.Helper()
+	s := private(t)
+	if err := s.client().ConfigSet(t.Context(), "hz", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// onTime fails where half of the messages came as late as by the server's look.
+func onTime(t *testing.T, late []time.Duration) {
+	t.Helper()
+	slices.Sort(late)
+	median := late[len(late)/2]
+	t.Logf("median %v, last %v", median, late[len(late)-1])
+	if median > 250*time.Millisecond {
 		t.Errorf("half of %d messages came more than %v late", len(late), median)
 	}
+}
+
+// TestWhatIsDueDoesNotWaitForTheServersCron: a server without other clients ends a read
+// whose time is over only when it looks.
+func TestWhatIsDueDoesNotWaitForTheServersCron(t *testing.T) {
+	t.Parallel()
+	onTime(t, lateness(t, lazy(t), 17, 300*time.Millisecond, 137*time.Millisecond))
 }
 
 // TestWhatIsDueFirstWakesWhoWaits: a consumer that knows of nothing, or of something later,
 // learns of what another process puts aside before it is due.
 func TestWhatIsDueFirstWakesWhoWaits(t *testing.T) {
 	t.Parallel()
-	s := private(t)
+	s := lazy(t)
 	to := s.make(driver.Queue, 0)
 	c := subscribe(t, open(t, s.config), driver.Subscription{From: to})
 	other := open(t, s.config)
@@ -72,34 +89,33 @@ func TestWhatIsDueFirstWakesWhoWaits(t *testing.T) {
 		late = append(late, time.Since(due))
 		mustSettle(t, c, driver.Ack, r)
 	}
-	slices.Sort(late)
-	t.Logf("median %v, last %v", late[len(late)/2], late[len(late)-1])
-	if median := late[len(late)/2]; median > 25*time.Millisecond {
-		t.Errorf("half of %d messages came more than %v late", len(late), median)
-	}
+	onTime(t, late)
 }
 
 // TestANackWithADelayWakesWhoWaits: likewise what a group is to have again.
 func TestANackWithADelayWakesWhoWaits(t *testing.T) {
 	t.Parallel()
-	s := private(t)
+	s := lazy(t)
 	to := s.make(driver.Queue, 0)
 	d := open(t, s.config)
 	c := subscribe(t, d, driver.Subscription{From: to})
 	publish(t, d, to, 0, 1)
 	r := receive(t, c, 1)[0]
-	got := make(chan driver.Received, 1)
-	go func() { got <- receive(t, c, 1)[0] }()
-	time.Sleep(150 * time.Millisecond) // the load of the test: the consumer waits
-	const delay = 50 * time.Millisecond
-	due := time.Now().Add(delay)
-	if err := settle(c, driver.Settlement{Disposition: driver.Nack, Delay: delay}, r); err != nil {
-		t.Fatal(err)
+	var late []time.Duration
+	for range 5 {
+		got := make(chan driver.Received, 1)
+		go func() { got <- receive(t, c, 1)[0] }()
+		time.Sleep(150 * time.Millisecond) // the load of the test: the consumer waits
+		const delay = 50 * time.Millisecond
+		due := time.Now().Add(delay)
+		if err := settle(c, driver.Settlement{Disposition: driver.Nack, Delay: delay}, r); err != nil {
+			t.Fatal(err)
+		}
+		r = <-got
+		late = append(late, time.Since(due))
 	}
-	mustSettle(t, c, driver.Ack, <-got)
-	if late := time.Since(due); late > 400*time.Millisecond { // it looked by itself once a second
-		t.Errorf("the first delayed message in a minute came %v late", late)
-	}
+	mustSettle(t, c, driver.Ack, r)
+	onTime(t, late)
 }
 
 // TestWakeUpsComeAgainAfterTheirConnectionBroke: and until then a consumer looks by itself.
