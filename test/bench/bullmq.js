@@ -25,13 +25,15 @@ function clock() {
 // publish lets so many callers add one job after the other and wait for each.
 async function publish(queue) {
   const add = () => queue.add('pizza', { body: body() }, options);
-  for (let i = 0; i < job.warmup; i++) await add();
-  let messages = 0;
-  const read = clock(), end = Date.now() + job.ms;
-  await Promise.all(Array.from({ length: job.concurrency }, async () => {
-    for (; Date.now() < end; messages++) await add();
+  // callers runs so many at once, each for as long as more says.
+  const callers = (more) => Promise.all(Array.from({ length: job.concurrency }, async () => {
+    while (more()) await add();
   }));
-  return read(messages);
+  let warm = 0, started = 0;
+  await callers(() => warm++ < job.warmup);
+  const read = clock(), end = Date.now() + job.ms;
+  await callers(() => Date.now() < end && ++started);
+  return read(started);
 }
 
 // consume works off a queue that was filled before the clock starts.
