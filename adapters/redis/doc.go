@@ -141,7 +141,8 @@
 //   - Stats of a keyed destination are not of one moment, and Apply(Delete) is not one step;
 //     done again it finishes.
 //
-// Config.Replicas counts those of the node that has the message. There is no database but 0.
+// Config.Replicas counts those of the node that has the message, and holds where a replica
+// takes over. There is no database but 0.
 //
 // # Retention
 //
