@@ -40,7 +40,7 @@ func (b broadcast) check(op string, of driver.Destination, group string) error {
 	case of.Partitions > 0:
 		return driver.Errorf(op, driver.Unsupported, "ordered: a broadcast topic has no partitions")
 	case of.Group != "" || group != "":
-		return driver.Errorf(op, driver.Unsupported, "a broadcast topic has no groups, every subscription gets every message: use Temporary without a Group")
+		return driver.Errorf(op, driver.Unsupported, "a broadcast topic has no groups that share the messages, every subscription gets every one: say Temporary, and the name of the group counts for nothing")
 	}
 	return nil
 }

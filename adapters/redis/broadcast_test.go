@@ -2,13 +2,16 @@ package redis_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/varal-go/varal/adapters/redis"
+	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
+	"github.com/varal-go/varal/middleware"
 )
 
 func onAir(c *redis.Config) { c.Broadcast = true }
@@ -122,5 +125,35 @@ func TestBroadcastOnACluster(t *testing.T) {
 	}
 	if got := ids(receive(t, c, 20)); got[19] != message(19).ID {
 		t.Errorf("%v came", got)
+	}
+}
+
+// TestBroadcastThroughCore: core refuses the subscription until it says that it is at most
+// once.
+func TestBroadcastThroughCore(t *testing.T) {
+	t.Parallel()
+	ctx := within(t, 10*time.Second)
+	c := core.NewClient(open(t, onAir), core.Options{})
+	t.Cleanup(func() { _ = c.Close(within(t, 5*time.Second)) })
+	news := core.Topic(channel().Name)
+	got := make(chan string, 1)
+	handle := func(_ context.Context, d *core.Delivery) error { got <- string(d.Body); return nil }
+	sub := core.Subscription{From: news, Group: "mine", Temporary: true}
+	if _, err := c.Start(ctx, sub, handle); !errors.Is(err, core.ErrUnsupported) || !strings.Contains(err.Error(), "AckFirst") {
+		t.Errorf("without AckFirst: %v", err)
+	}
+	if _, err := c.Start(ctx, sub, handle, middleware.AckFirst()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Publish(ctx, news, &core.Message{Body: []byte("hello")}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case body := <-got:
+		if body != "hello" {
+			t.Errorf("%q came", body)
+		}
+	case <-ctx.Done():
+		t.Fatal("nothing came")
 	}
 }

@@ -46,7 +46,11 @@ type listener struct {
 // subscription: what is published after that comes.
 func (b broadcast) Subscribe(ctx context.Context, sub driver.Subscription) (driver.Consumer, error) {
 	op := "subscribe " + sub.From.String()
-	if err := b.check(op, sub.From, sub.Group); err != nil {
+	group := sub.Group
+	if sub.Temporary { // one of its own, which is what every subscription has
+		group = ""
+	}
+	if err := b.check(op, sub.From, group); err != nil {
 		return nil, err
 	}
 	if k := sub.Start.Kind; k != driver.Default && k != driver.Latest {
