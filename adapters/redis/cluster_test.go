@@ -21,13 +21,18 @@ type ring struct {
 	*server
 	nodes []*server
 	ids   []string
+	size  int // with the replicas
 }
 
-func clustered(t *testing.T) *ring {
+// clustered starts one, with a replica for each master if it is to.
+func clustered(t *testing.T, replicas ...bool) *ring {
 	t.Helper()
-	r := &ring{}
+	r := &ring{size: 3}
+	if len(replicas) > 0 {
+		r.size = 6
+	}
 	ctx := within(t, 30*time.Second)
-	bus := make([]string, 3)
+	bus := make([]string, r.size)
 	for i := range bus {
 		_, bus[i], _ = net.SplitHostPort(freePort(t))
 		r.nodes = append(r.nodes, private(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
@@ -37,7 +42,11 @@ func clustered(t *testing.T) *ring {
 	for i, n := range r.nodes {
 		cl := n.client()
 		first, last := i*16384/3, (i+1)*16384/3-1
-		for _, args := range [][]any{{"CLUSTER", "ADDSLOTSRANGE", first, last}, {"CLUSTER", "SET-CONFIG-EPOCH", i + 1}} {
+		orders := [][]any{{"CLUSTER", "ADDSLOTSRANGE", first, last}, {"CLUSTER", "SET-CONFIG-EPOCH", i + 1}}
+		if i > 2 {
+			orders = nil // a replica
+		}
+		for _, args := range orders {
 			if err := cl.Do(ctx, args...).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -55,6 +64,16 @@ func clustered(t *testing.T) *ring {
 		}
 	}
 	eventually(t, "the Cluster", 20*time.Second, r.whole)
+	for i := 3; i < r.size; i++ {
+		cl := r.nodes[i].client()
+		eventually(t, "a replica", 10*time.Second, func() bool { // it must have heard of its master
+			return cl.Do(ctx, "CLUSTER", "REPLICATE", r.ids[i-3]).Err() == nil
+		})
+		eventually(t, "the copy", 15*time.Second, func() bool {
+			info, _ := cl.Info(ctx, "replication").Result()
+			return strings.Contains(info, "master_link_status:up")
+		})
+	}
 	return r
 }
 
@@ -64,7 +83,7 @@ func (r *ring) whole() bool {
 		cl := goredis.NewClient(&goredis.Options{Addr: n.addr})
 		info, err := cl.ClusterInfo(context.Background()).Result()
 		_ = cl.Close()
-		if err != nil || !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_known_nodes:3") {
+		if err != nil || !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d\r", r.size)) {
 			return false
 		}
 	}
@@ -399,6 +418,48 @@ func TestClusterNodeIsKilledAndComesBack(t *testing.T) {
 		eventually(t, "the Cluster", 20*time.Second, r.whole)
 		more()
 	})
+}
+
+// A master is killed and its replica takes over: what a replica had when it was confirmed
+// is there.
+func TestClusterFailoverLosesNothingThatAReplicaHad(t *testing.T) {
+	t.Parallel()
+	r := clustered(t, true)
+	to := r.fresh(t, driver.Queue, 0)
+	d := open(t, r.config, func(c *redis.Config) { c.Replicas = 1 })
+	y := newTally()
+	ctx, cancel := context.WithCancel(context.Background())
+	stop := make(chan struct{})
+	var producers, consumers sync.WaitGroup
+	defer consumers.Wait()
+	defer cancel()
+	c := subscribe(t, d, driver.Subscription{From: to})
+	consumers.Go(func() { y.consume(ctx, t, c) })
+	for p := range 4 {
+		producers.Go(func() { y.produce(t, d, to, fmt.Sprint("p", p), stop) })
+	}
+	eventually(t, "work", 20*time.Second, func() bool { return len(y.all()) > 500 })
+	at, _ := r.owner(t, "varal:{"+to.Name+"}:x")
+	r.nodes[at].kill()
+	killed := time.Now()
+	heir := r.nodes[at+3].client()
+	eventually(t, "the replica to take over", 30*time.Second, func() bool {
+		role, _ := heir.Do(context.Background(), "ROLE").Slice()
+		return len(role) > 0 && role[0] == "master"
+	})
+	named := time.Now()
+	r.nodes[at].start() // as the replica of the new master, without which nothing is confirmed
+	before := len(y.all())
+	eventually(t, "more work", 30*time.Second, func() bool { return len(y.all()) > before+500 })
+	close(stop)
+	producers.Wait()
+	eventually(t, "the rest", 20*time.Second, func() bool {
+		s, err := d.Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: to})
+		return err == nil && s.Ready == 0 && s.InFlight == 0
+	})
+	if lost := y.report(t, killed, named); lost > 0 {
+		t.Errorf("%d messages were confirmed and are lost", lost)
+	}
 }
 
 func (y *tally) all() map[string]time.Time {

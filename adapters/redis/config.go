@@ -67,6 +67,9 @@ type Config struct {
 	// (WAIT, for at most half of Timeout). With fewer the outcome is Ambiguous. 0 = none is
 	// waited for, and a failover may lose what was confirmed just before it.
 	Replicas int
+	// Broadcast makes topics channels of PUBLISH and SUBSCRIBE, and there is nothing else:
+	// at most once, to whoever listens at that moment (see the package's documentation).
+	Broadcast bool
 	// Dial opens the TCP connections. nil = net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Notify is told about the connection. It must not block.
@@ -127,6 +130,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("Config.User is set without a Password")
 	case c.SentinelPassword == "" && c.SentinelUser != "":
 		return c, errors.New("Config.SentinelUser is set without a SentinelPassword")
+	case c.Broadcast && (c.RequireDurable || c.Replicas > 0):
+		return c, errors.New("Config.Broadcast stores nothing: leave RequireDurable and Replicas out")
 	case c.DB < 0:
 		return c, errors.New("Config.DB is negative")
 	case c.Lease < minLease:

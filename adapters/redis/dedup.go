@@ -29,6 +29,9 @@ type Dedup struct{ b *broker }
 // OpenDedup connects once and returns the store. Its keys are varal:dedup:<scope>:<id>, after
 // Config.Namespace. Errors are those of Open.
 func OpenDedup(ctx context.Context, c Config) (*Dedup, error) {
+	if c.Broadcast {
+		return nil, driver.Errorf("open Redis", driver.Permanent, "Config.Broadcast stores nothing: leave it out")
+	}
 	d, err := Open(ctx, c)
 	if err != nil {
 		return nil, err

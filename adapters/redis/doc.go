@@ -141,7 +141,24 @@
 //   - Stats of a keyed destination are not of one moment, and Apply(Delete) is not one step;
 //     done again it finishes.
 //
-// Config.Replicas counts those of the node that has the message. There is no database but 0.
+// Config.Replicas counts those of the node that has the message, and holds where a replica
+// takes over. There is no database but 0.
+//
+// # Broadcast
+//
+// With Config.Broadcast the topics of a client are channels of PUBLISH and SUBSCRIBE, and it
+// has nothing else: no queue, no stream, no group, nothing to create. Every subscription
+// (Temporary; the name of its Group counts for nothing) gets every message that is published
+// while it listens, at most once; core wants middleware.AckFirst for it. Capabilities say so: Settle is None,
+// nothing is Durable, replayed, delayed or in order. A publish is confirmed when the server
+// has passed it on, to nobody perhaps. It is a setting of the client and not of a
+// destination, so that nobody gets it by a slip in a name: a durable topic of the same name
+// is another one.
+//
+// Messages are lost while a connection is lost (also where the server cuts off a subscriber
+// that is slow, client-output-buffer-limit pubsub), and where a subscriber has 1024 messages
+// or 16 MiB waiting. Either is told by an event Gone; how many were lost with a connection
+// nobody knows.
 //
 // # Retention
 //

@@ -66,6 +66,9 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 		return nil, err
 	}
 	b.tell(driver.Event{Kind: driver.Connected})
+	if cfg.Broadcast {
+		return broadcast{b}, nil
+	}
 	return b, nil
 }
 

@@ -131,7 +131,7 @@ func (y *tally) snapshot() (tries, seen map[string]int, confirmed, first map[str
 func (y *tally) produce(t *testing.T, d driver.Driver, to driver.Destination, prefix string, stop <-chan struct{}) {
 	for i := 0; !isClosed(stop); i++ {
 		m := &driver.Message{ID: fmt.Sprintf("%s-%d", prefix, i), Body: []byte("x"), Time: time.Now()}
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
 			y.mu.Lock()
 			y.tries[m.ID]++
 			y.mu.Unlock()

@@ -28,6 +28,7 @@ var urlParams = map[string]func(*Config, string) error{
 	"max_bytes":            func(c *Config, v string) error { return setInt(&c.MaxBytes, v) },
 	"require_durable":      func(c *Config, v string) error { return setBool(&c.RequireDurable, v) },
 	"replicas":             func(c *Config, v string) error { return setInt(&c.Replicas, v) },
+	"broadcast":            func(c *Config, v string) error { return setBool(&c.Broadcast, v) },
 	"cluster":              func(c *Config, v string) error { return setBool(&c.Cluster, v) },
 	"sentinel":             setSentinel,
 	"sentinel_user":        func(c *Config, v string) error { c.SentinelUser = v; return nil },

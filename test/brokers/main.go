@@ -47,7 +47,7 @@ func command() *cobra.Command {
 
 func up(o *brokers.Options) *cobra.Command {
 	return &cobra.Command{
-		Use: "up [broker…]", Short: "Start the brokers and wait until they serve; none named = all", ValidArgs: brokers.Known(),
+		Use: "up [broker…]", Short: "Start the brokers and wait until they serve; none named = all but the sets of Redis servers", ValidArgs: brokers.Known(),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			reports, err := brokers.Up(cmd.Context(), *o, names...)
 			if err != nil {
