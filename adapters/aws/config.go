@@ -62,7 +62,7 @@ type Config struct {
 	// Attributes lists headers, at most three, that are sent as message attributes too, so
 	// that a filter policy of SNS can see them. traceparent always is one.
 	Attributes []string
-	// TLS changes how certificates are checked. nil = the system's roots.
+	// TLS changes how certificates are checked, that of STS too. nil = the system's roots.
 	TLS *TLS
 	// AllowInsecure permits an Endpoint without TLS beyond loopback: whoever is on the way
 	// can read every message. It is refused otherwise.
@@ -71,7 +71,8 @@ type Config struct {
 	Timeout time.Duration
 	// ConnectTimeout bounds one attempt to connect. 0 = 5 s.
 	ConnectTimeout time.Duration
-	// Dial opens the TCP connections. nil = net.Dialer.
+	// Dial opens the TCP connections, also those to STS for a role or a web identity; only
+	// the metadata service of a machine is dialled directly. nil = net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Notify is told about the connection. It must not block.
 	Notify func(driver.Event)
