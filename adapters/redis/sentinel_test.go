@@ -62,7 +62,10 @@ func (w *ward) ready(sentinels int) bool {
 	return true
 }
 
-// sentinel starts one. It rewrites its file, so that is written for it.
+// sentinel starts one. It rewrites its file, so that is written for it. Its failover-timeout
+// is long, for twice that goes by before another failover: on a busy machine the new primary
+// may be slow to answer, and the replica that would take over from it is empty while it
+// copies.
 func sentinel(t *testing.T, host, port string, quorum int, more ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,8 +76,8 @@ port %[1]s
 dir %[2]s
 logfile %[2]s/log
 sentinel monitor %[3]s %[4]s %[5]s %[6]d
-sentinel down-after-milliseconds %[3]s 500
-sentinel failover-timeout %[3]s 2000
+sentinel down-after-milliseconds %[3]s 1000
+sentinel failover-timeout %[3]s 60000
 `, own, dir, wardName, host, port, quorum) + strings.Join(more, "\n")
 	file := filepath.Join(dir, "sentinel.conf")
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
@@ -309,13 +312,15 @@ func TestSentinelSwitchOnPurpose(t *testing.T) {
 	first := receive(t, c, 2)
 	cl := goredis.NewSentinelClient(&goredis.Options{Addr: w.watchers[0].addr})
 	t.Cleanup(func() { _ = cl.Close() })
-	go func() { _ = cl.Failover(context.Background(), wardName).Err() }()
 	ended := make(chan error, 1)
 	go func() { // a read that waits
 		_, err := c.Receive(within(t, 30*time.Second), demand(1))
 		ended <- err
 	}()
-	eventually(t, "the switch", 20*time.Second, func() bool {
+	eventually(t, "a Sentinel that is willing", 20*time.Second, func() bool { // it must have heard of the replicas lately
+		return cl.Failover(context.Background(), wardName).Err() == nil
+	})
+	eventually(t, "the switch", 30*time.Second, func() bool {
 		addr, err := cl.GetMasterAddrByName(context.Background(), wardName).Result()
 		return err == nil && net.JoinHostPort(addr[0], addr[1]) != w.addr
 	})
