@@ -37,15 +37,25 @@ func guarded(t *testing.T, sentinels int) *ward {
 	for range 2 {
 		w.replicas = append(w.replicas, private(t, "--replicaof", host+" "+port))
 	}
-	eventually(t, "the replicas", 15*time.Second, func() bool {
-		info, _ := w.client().Info(context.Background(), "replication").Result()
-		return strings.Count(info, "state=online") == 2
-	})
+	w.copied(t, 2)
 	for range sentinels {
 		w.watchers = append(w.watchers, sentinel(t, host, port, sentinels/2+1))
 	}
 	eventually(t, "the Sentinels", 15*time.Second, func() bool { return w.ready(sentinels) })
 	return w
+}
+
+// copied waits until what is written now reaches so many replicas. The primary calls one
+// "online" before it has loaded the first copy, and sends it nothing until then.
+func (s *server) copied(t *testing.T, replicas int) {
+	t.Helper()
+	cn := s.client().Conn()
+	defer func() { _ = cn.Close() }()
+	eventually(t, "the replicas", 20*time.Second, func() bool {
+		_ = cn.Incr(context.Background(), "probe").Err()
+		n, err := cn.Wait(context.Background(), replicas, time.Second).Result()
+		return err == nil && n == int64(replicas)
+	})
 }
 
 // ready tells that every Sentinel knows the replicas and the other Sentinels.
@@ -356,13 +366,7 @@ func TestPublishWaitsForReplicas(t *testing.T) {
 		}
 	}
 	private(t, "--replicaof", host+" "+port)
-	cn := primary.client().Conn()
-	eventually(t, "the replica", 15*time.Second, func() bool {
-		_ = cn.Incr(context.Background(), "probe").Err()
-		n, err := cn.Wait(context.Background(), 1, time.Second).Result()
-		return n == 1 && err == nil
-	})
-	_ = cn.Close()
+	primary.copied(t, 1)
 	for what, batch := range batches {
 		if err := d.Publish(within(t, 5*time.Second), to, batch); err != nil {
 			t.Errorf("%s, with a replica: %v", what, err)
