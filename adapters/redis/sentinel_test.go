@@ -37,15 +37,25 @@ func guarded(t *testing.T, sentinels int) *ward {
 	for range 2 {
 		w.replicas = append(w.replicas, private(t, "--replicaof", host+" "+port))
 	}
-	eventually(t, "the replicas", 15*time.Second, func() bool {
-		info, _ := w.client().Info(context.Background(), "replication").Result()
-		return strings.Count(info, "state=online") == 2
-	})
+	w.copied(t, 2)
 	for range sentinels {
 		w.watchers = append(w.watchers, sentinel(t, host, port, sentinels/2+1))
 	}
 	eventually(t, "the Sentinels", 15*time.Second, func() bool { return w.ready(sentinels) })
 	return w
+}
+
+// copied waits until what is written now reaches so many replicas. The primary calls one
+// "online" before it has loaded the first copy, and sends it nothing until then.
+func (s *server) copied(t *testing.T, replicas int) {
+	t.Helper()
+	cn := s.client().Conn()
+	defer func() { _ = cn.Close() }()
+	eventually(t, "the replicas", 20*time.Second, func() bool {
+		_ = cn.Incr(context.Background(), "probe").Err()
+		n, err := cn.Wait(context.Background(), replicas, time.Second).Result()
+		return err == nil && n == int64(replicas)
+	})
 }
 
 // ready tells that every Sentinel knows the replicas and the other Sentinels.
@@ -62,7 +72,10 @@ func (w *ward) ready(sentinels int) bool {
 	return true
 }
 
-// sentinel starts one. It rewrites its file, so that is written for it.
+// sentinel starts one. It rewrites its file, so that is written for it. Its failover-timeout
+// is long, for twice that goes by before another failover: on a busy machine the new primary
+// may be slow to answer, and the replica that would take over from it is empty while it
+// copies.
 func sentinel(t *testing.T, host, port string, quorum int, more ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,8 +86,8 @@ port %[1]s
 dir %[2]s
 logfile %[2]s/log
 sentinel monitor %[3]s %[4]s %[5]s %[6]d
-sentinel down-after-milliseconds %[3]s 500
-sentinel failover-timeout %[3]s 2000
+sentinel down-after-milliseconds %[3]s 1000
+sentinel failover-timeout %[3]s 60000
 `, own, dir, wardName, host, port, quorum) + strings.Join(more, "\n")
 	file := filepath.Join(dir, "sentinel.conf")
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
@@ -309,13 +322,15 @@ func TestSentinelSwitchOnPurpose(t *testing.T) {
 	first := receive(t, c, 2)
 	cl := goredis.NewSentinelClient(&goredis.Options{Addr: w.watchers[0].addr})
 	t.Cleanup(func() { _ = cl.Close() })
-	go func() { _ = cl.Failover(context.Background(), wardName).Err() }()
 	ended := make(chan error, 1)
 	go func() { // a read that waits
 		_, err := c.Receive(within(t, 30*time.Second), demand(1))
 		ended <- err
 	}()
-	eventually(t, "the switch", 20*time.Second, func() bool {
+	eventually(t, "a Sentinel that is willing", 20*time.Second, func() bool { // it must have heard of the replicas lately
+		return cl.Failover(context.Background(), wardName).Err() == nil
+	})
+	eventually(t, "the switch", 30*time.Second, func() bool {
 		addr, err := cl.GetMasterAddrByName(context.Background(), wardName).Result()
 		return err == nil && net.JoinHostPort(addr[0], addr[1]) != w.addr
 	})
@@ -351,13 +366,7 @@ func TestPublishWaitsForReplicas(t *testing.T) {
 		}
 	}
 	private(t, "--replicaof", host+" "+port)
-	cn := primary.client().Conn()
-	eventually(t, "the replica", 15*time.Second, func() bool {
-		_ = cn.Incr(context.Background(), "probe").Err()
-		n, err := cn.Wait(context.Background(), 1, time.Second).Result()
-		return n == 1 && err == nil
-	})
-	_ = cn.Close()
+	primary.copied(t, 1)
 	for what, batch := range batches {
 		if err := d.Publish(within(t, 5*time.Second), to, batch); err != nil {
 			t.Errorf("%s, with a replica: %v", what, err)
