@@ -143,6 +143,40 @@ func TestWakeUpsComeAgainAfterTheirConnectionBroke(t *testing.T) {
 	eventually(t, "no listener without a consumer", 10*time.Second, func() bool { return listeners() == 0 })
 }
 
+// TestListenerFollowsConsumersThatComeAndGo: the last one to come is told, however quickly
+// it follows the one before.
+func TestListenerFollowsConsumersThatComeAndGo(t *testing.T) {
+	t.Parallel()
+	s := private(t)
+	to := s.make(driver.Queue, 0)
+	d, cl := open(t, s.config), s.client()
+	first := subscribe(t, d, driver.Subscription{From: to})
+	for range 100 {
+		next := subscribe(t, d, driver.Subscription{From: to})
+		if err := first.Close(within(t, 10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if err := next.Close(within(t, 10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		first = subscribe(t, d, driver.Subscription{From: to})
+	}
+	listeners := func() int64 {
+		n, err := cl.PubSubNumSub(t.Context(), "varal:{own}:z").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n["varal:{own}:z"]
+	}
+	settled := 0
+	eventually(t, "the last one's listener, to stay", 10*time.Second, func() bool {
+		if settled++; listeners() != 1 {
+			settled = 0
+		}
+		return settled > 20
+	})
+}
+
 // TestDelayWithoutChannels: a login that may neither publish nor subscribe still delays.
 func TestDelayWithoutChannels(t *testing.T) {
 	t.Parallel()

@@ -27,10 +27,13 @@ type waker struct {
 	closed bool
 	over   chan struct{} // closed with closed
 	done   chan struct{} // closed when listen has ended
+
+	asking sync.Mutex
+	asked  map[string]bool // what the server was asked to tell; guarded by asking
 }
 
 func newWaker(b *broker) *waker {
-	return &waker{b: b, by: map[string][]*consumer{}, over: make(chan struct{})}
+	return &waker{b: b, by: map[string][]*consumer{}, asked: map[string]bool{}, over: make(chan struct{})}
 }
 
 func (c *consumer) channels() []string { return []string{c.keys.sched, c.keys.later(c.group)} }
@@ -42,54 +45,74 @@ func (w *waker) enlist(c *consumer) {
 	if w.closed {
 		return
 	}
-	var fresh []string
 	for _, ch := range c.channels() {
-		if len(w.by[ch]) == 0 {
-			fresh = append(fresh, ch)
-		}
 		w.by[ch] = append(w.by[ch], c)
 	}
-	first := w.sub == nil
-	if first {
-		w.sub, w.done = w.b.ctl.Subscribe(context.Background()), make(chan struct{})
+	if w.sub != nil {
+		w.b.commit.begin(w.ask)
+		return
 	}
-	sub := w.sub
-	ask := func() { w.bounded(func(ctx context.Context) error { return sub.Subscribe(ctx, fresh...) }) }
-	if first {
-		go w.listen(ask)
-	} else if len(fresh) > 0 {
-		w.b.commit.begin(ask)
-	}
+	w.sub, w.done = w.b.ctl.Subscribe(context.Background()), make(chan struct{})
+	go w.listen()
 }
 
 // retire ends what enlist began.
 func (w *waker) retire(c *consumer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var empty []string
 	for _, ch := range c.channels() {
 		w.by[ch] = slices.DeleteFunc(w.by[ch], func(o *consumer) bool { return o == c })
 		if len(w.by[ch]) == 0 {
 			delete(w.by, ch)
+		}
+	}
+	if w.sub != nil && !w.closed {
+		w.b.commit.begin(w.ask)
+	}
+}
+
+// ask brings what the server tells in line with what is wanted now. One at a time, and each
+// looks for itself: if the call of a retire came after that of the enlist that followed it,
+// and each brought its own word, the new consumer's channel would be given up.
+//
+// It asks once: what fails is asked for again with the next connection.
+func (w *waker) ask() {
+	w.asking.Lock()
+	defer w.asking.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), w.b.cfg.ConnectTimeout+w.b.cfg.Timeout)
+	defer cancel()
+	w.mu.Lock()
+	sub := w.sub
+	var fresh, empty []string
+	for ch := range w.by {
+		if !w.asked[ch] {
+			fresh = append(fresh, ch)
+		}
+	}
+	for ch := range w.asked {
+		if len(w.by[ch]) == 0 {
 			empty = append(empty, ch)
 		}
 	}
-	if sub := w.sub; sub != nil && len(empty) > 0 && !w.closed {
-		w.b.commit.begin(func() { w.bounded(func(ctx context.Context) error { return sub.Unsubscribe(ctx, empty...) }) })
+	w.mu.Unlock()
+	if len(fresh) > 0 {
+		_ = sub.Subscribe(ctx, fresh...)
+	}
+	if len(empty) > 0 {
+		_ = sub.Unsubscribe(ctx, empty...)
+	}
+	for _, ch := range fresh {
+		w.asked[ch] = true
+	}
+	for _, ch := range empty {
+		delete(w.asked, ch)
 	}
 }
 
-// bounded asks once: what fails is asked for again with the next connection.
-func (w *waker) bounded(f func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), w.b.cfg.ConnectTimeout+w.b.cfg.Timeout)
-	defer cancel()
-	_ = f(ctx)
-}
-
 // listen passes on what the server says, until close.
-func (w *waker) listen(ask func()) {
+func (w *waker) listen() {
 	defer close(w.done)
-	ask()
+	w.ask()
 	for {
 		got, err := w.sub.Receive(context.Background())
 		switch m := got.(type) {
