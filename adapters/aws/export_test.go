@@ -77,3 +77,12 @@ func Extend(lease, out, by time.Duration) (int32, error) {
 	}
 	return s.changes[0].seconds, nil
 }
+
+// HideAfter returns text as an error prints it once so many credentials were fetched.
+func HideAfter(c *Config, fetched []string, text string) string {
+	s := newSecrets(c)
+	for _, f := range fetched {
+		s.add(f)
+	}
+	return s.hidden(text)
+}

@@ -89,8 +89,10 @@ func (s signer) Retrieve(ctx context.Context) (sdk.Credentials, error) {
 
 // secrets are what no text of an error may hold: a service may quote them.
 type secrets struct {
-	mu  sync.Mutex
-	all []string // guarded by mu
+	own []string // of the Config; never forgotten, and never changed
+
+	mu      sync.Mutex
+	renewed []string // of fetched credentials, the newest last; guarded by mu
 }
 
 const (
@@ -102,27 +104,27 @@ const (
 )
 
 func newSecrets(c *Config) *secrets {
-	s := &secrets{}
-	s.add(c.SecretAccessKey, c.SessionToken, c.ExternalID)
-	return s
+	return &secrets{own: slices.DeleteFunc([]string{c.SecretAccessKey, c.SessionToken, c.ExternalID}, isShort)}
 }
+
+func isShort(secret string) bool { return len(secret) < shortSecret }
 
 func (s *secrets) add(some ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, secret := range some {
-		if len(secret) >= shortSecret && !slices.Contains(s.all, secret) {
-			s.all = append(s.all, secret)
+		if !isShort(secret) && !slices.Contains(s.own, secret) && !slices.Contains(s.renewed, secret) {
+			s.renewed = append(s.renewed, secret)
 		}
 	}
-	s.all = s.all[max(0, len(s.all)-mostSecrets):]
+	s.renewed = s.renewed[max(0, len(s.renewed)-mostSecrets):]
 }
 
 // hidden is text without the secrets.
 func (s *secrets) hidden(text string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return sdktext.Hide(text, s.all)
+	return sdktext.Hide(text, slices.Concat(s.own, s.renewed))
 }
 
 // options makes every client of the SDK hide them in its errors.

@@ -261,3 +261,18 @@ func TestDefaultChain(t *testing.T) {
 		}
 	})
 }
+
+// A role's credentials are new every hour; the secrets of the Config stay hidden for all
+// that.
+func TestSecretsOfTheConfigStayHidden(t *testing.T) {
+	t.Parallel()
+	c := &aws.Config{SecretAccessKey: "key-of-the-config-0", ExternalID: "id-of-the-config-0", SessionToken: "short"}
+	var fetched []string
+	for i := range 100 {
+		fetched = append(fetched, fmt.Sprintf("fetched-token-%03d", i))
+	}
+	got := aws.HideAfter(c, fetched, "key-of-the-config-0 id-of-the-config-0 fetched-token-099 fetched-token-000 short")
+	if got != "*** *** *** fetched-token-000 short" {
+		t.Errorf("an error would say %q", got)
+	}
+}
