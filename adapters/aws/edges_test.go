@@ -68,20 +68,23 @@ func TestRenewalOverTakenByAnAck(t *testing.T) {
 	t.Parallel()
 	p, d, q := behind(t, 1, func(c *aws.Config) { c.Lease = 4 * time.Second })
 	c := subscribe(t, d, driver.Subscription{From: q})
-	asked := make(chan struct{})
-	p.add(&rule{action: "ReceiveMessage", times: 1, before: func() { close(asked) }})
+	publish(t, open(t), q, someKeyed(3, 1)...)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	p.add(&rule{action: "ReceiveMessage", times: 1, before: func() { close(asked); <-answer }})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() { <-asked; cancel() }() // what comes now waits for the next Receive
 	if got, err := c.Receive(ctx, demand(3)); err == nil {
-		t.Fatalf("%d messages of an empty queue", len(got))
-	}
-	for i := range 3 {
-		publish(t, open(t), q, keyed(i, 1))
+		t.Fatalf("%d messages that were not answered yet", len(got))
 	}
 	held, release := make(chan struct{}), make(chan struct{})
 	p.add(&rule{action: "ChangeMessageVisibilityBatch", times: 1, before: func() { close(held); <-release }})
-	<-held // the keeper renews what waits
+	close(answer)
+	select {
+	case <-held: // the keeper renews what waits
+	case <-within(t, 20*time.Second).Done():
+		t.Fatal("what waits is not renewed")
+	}
 	var got []driver.Received
 	for len(got) < 3 {
 		more, err := c.Receive(within(t, 5*time.Second), demand(3-len(got)))

@@ -66,6 +66,22 @@ func TestWhatIsDueDoesNotWaitForTheServersCron(t *testing.T) {
 	onTime(t, lateness(t, lazy(t), 17, 300*time.Millisecond, 137*time.Millisecond))
 }
 
+// awaited returns when a consumer waits for one message. The channel is closed without one
+// if none comes.
+func awaited(t *testing.T, c driver.Consumer) <-chan driver.Received {
+	t.Helper()
+	got := make(chan driver.Received, 1)
+	ctx := within(t, 15*time.Second)
+	go func() {
+		defer close(got)
+		if rs, err := c.Receive(ctx, demand(1)); err == nil && len(rs) == 1 {
+			got <- rs[0]
+		}
+	}()
+	time.Sleep(150 * time.Millisecond) // the load of the test: the consumer waits
+	return got
+}
+
 // TestWhatIsDueFirstWakesWhoWaits: a consumer that knows of nothing, or of something later,
 // learns of what another process puts aside before it is due.
 func TestWhatIsDueFirstWakesWhoWaits(t *testing.T) {
@@ -76,16 +92,17 @@ func TestWhatIsDueFirstWakesWhoWaits(t *testing.T) {
 	other := open(t, s.config)
 	var late []time.Duration
 	for i := range 9 {
-		got := make(chan driver.Received, 1)
-		go func() { got <- receive(t, c, 1)[0] }()
-		time.Sleep(150 * time.Millisecond) // the load of the test: the consumer waits
+		got := awaited(t, c)
 		m := message(i)
 		m.Delay = 40 * time.Millisecond
 		due := time.Now().Add(m.Delay)
 		if err := other.Publish(within(t, 10*time.Second), to, []*driver.Message{m}); err != nil {
 			t.Fatal(err)
 		}
-		r := <-got
+		r, ok := <-got
+		if !ok {
+			t.Fatal("it did not come")
+		}
 		late = append(late, time.Since(due))
 		mustSettle(t, c, driver.Ack, r)
 	}
@@ -103,15 +120,16 @@ func TestANackWithADelayWakesWhoWaits(t *testing.T) {
 	r := receive(t, c, 1)[0]
 	var late []time.Duration
 	for range 5 {
-		got := make(chan driver.Received, 1)
-		go func() { got <- receive(t, c, 1)[0] }()
-		time.Sleep(150 * time.Millisecond) // the load of the test: the consumer waits
+		got := awaited(t, c)
 		const delay = 50 * time.Millisecond
 		due := time.Now().Add(delay)
 		if err := settle(c, driver.Settlement{Disposition: driver.Nack, Delay: delay}, r); err != nil {
 			t.Fatal(err)
 		}
-		r = <-got
+		var ok bool
+		if r, ok = <-got; !ok {
+			t.Fatal("it did not come")
+		}
 		late = append(late, time.Since(due))
 	}
 	mustSettle(t, c, driver.Ack, r)
