@@ -1,8 +1,6 @@
 package adapters_test
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -80,25 +78,5 @@ func (c *awsCase) run(t *testing.T) string {
 	if !c.opens {
 		return (&badCase{"aws: " + c.name, c.config, c.class}).open(t)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	client, err := adapters.Open(ctx, c.config)
-	if err != nil {
-		t.Errorf("%s: Open: %v", c.name, err)
-		return describe(t, err)
-	}
-	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }()
-	began := time.Now()
-	err = client.Publish(ctx, core.Queue("tickets"), &core.Message{ID: "1", Body: []byte("margherita")})
-	if took := time.Since(began); took > 2500*time.Millisecond {
-		t.Errorf("%s: Publish took %v", c.name, took)
-	}
-	if err == nil {
-		t.Errorf("%s: no error", c.name)
-		return "no error"
-	}
-	if c.class != nil && !errors.Is(err, c.class) {
-		t.Errorf("%s: want class %v: %v", c.name, c.class, err)
-	}
-	return stable(describe(t, err))
+	return published(t, c.name, c.config, c.class)
 }

@@ -52,10 +52,10 @@ func TestBadBrokers(t *testing.T) {
 		{"kafka: expired certificate", adapters.Config{URL: "kafkas://" + pw + tlsExpired, TLS: &adapters.TLS{CA: expiredCA}}, core.ErrDenied},
 		{"kafka: unknown authority", adapters.Config{URL: "kafkas://" + pw + tlsWrongCA, TLS: &adapters.TLS{CA: other}}, core.ErrDenied},
 		{"kafka: certificate of another host", adapters.Config{URL: "kafkas://" + pw + tlsWrongName, TLS: &adapters.TLS{CA: nameCA}}, core.ErrDenied},
-		{"kafka: TLS where none is spoken", adapters.Config{URL: "kafkas://" + fakeKafka(t)}, nil},
+		{"kafka: TLS where none is spoken", adapters.Config{URL: "kafkas://" + strangerKafka(t)}, nil},
 		{"amqp: nobody listens", adapters.Config{URL: "amqp://" + pw + closedPort(t) + "/"}, core.ErrTransient},
 		{"amqp: nobody answers", adapters.Config{URL: "amqp://" + pw + silent + "/"}, core.ErrTransient},
-		{"amqp: not a RabbitMQ", adapters.Config{URL: "amqp://" + pw + fakeKafka(t) + "/"}, nil},
+		{"amqp: not a RabbitMQ", adapters.Config{URL: "amqp://" + pw + strangerKafka(t) + "/"}, nil},
 		{"amqp: expired certificate", adapters.Config{URL: "amqps://" + pw + tlsExpired + "/", TLS: &adapters.TLS{CA: expiredCA}}, core.ErrDenied},
 		{"amqp: unknown authority", adapters.Config{URL: "amqps://" + pw + tlsWrongCA + "/", TLS: &adapters.TLS{CA: other}}, core.ErrDenied},
 		{"amqp: certificate of another host", adapters.Config{URL: "amqps://" + pw + tlsWrongName + "/", TLS: &adapters.TLS{CA: nameCA}}, core.ErrDenied},
@@ -65,7 +65,7 @@ func TestBadBrokers(t *testing.T) {
 		{"redis: no node listens", adapters.Config{URL: "redis://" + pw + closedPort(t) + "," + closedPort(t) + "?cluster=true"}, core.ErrTransient},
 		{"redis: no node answers", adapters.Config{URL: "redis://" + pw + silent + "?cluster=true"}, core.ErrTransient},
 		{"redis: nobody answers", adapters.Config{URL: "redis://" + pw + silent}, core.ErrTransient},
-		{"redis: not a Redis", adapters.Config{URL: "redis://" + pw + fakeKafka(t)}, nil},
+		{"redis: not a Redis", adapters.Config{URL: "redis://" + pw + strangerKafka(t)}, nil},
 		{"redis: a web server", adapters.Config{URL: "redis://" + pw + greeter(t, "HTTP/1.1 400 Bad Request\r\n\r\n")}, nil},
 		{"redis: expired certificate", adapters.Config{URL: "rediss://" + pw + tlsExpired, TLS: &adapters.TLS{CA: expiredCA}}, core.ErrDenied},
 		{"redis: unknown authority", adapters.Config{URL: "rediss://" + pw + tlsWrongCA, TLS: &adapters.TLS{CA: other}}, core.ErrDenied},
@@ -84,14 +84,24 @@ func TestBadBrokers(t *testing.T) {
 	golden(t, "bad_broker.golden", out)
 }
 
+// patience is what a case is given. Who has an answer gives it at once; a busy machine may
+// take a second or two to have it.
+const patience = 4 * time.Second
+
+// inTime fails where a call did not end by its deadline.
+func inTime(t *testing.T, name string, began time.Time, of time.Duration) {
+	t.Helper()
+	if took := time.Since(began); took > of+time.Second {
+		t.Errorf("%s: took %v of %v", name, took, of)
+	}
+}
+
 func (c *badCase) open(t *testing.T) string {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	start := time.Now()
 	client, err := adapters.Open(ctx, c.config)
-	if took := time.Since(start); took > 2500*time.Millisecond {
-		t.Errorf("%s: Open took %v of 2 s", c.name, took)
-	}
+	inTime(t, c.name, start, patience)
 	if err == nil {
 		t.Errorf("%s: no error", c.name)
 		_ = client.Close(context.WithoutCancel(ctx))
@@ -236,6 +246,14 @@ func shortName(n string) string {
 		n = n[:20] + "…"
 	}
 	return strconv.QuoteToASCII(n)
+}
+
+// strangerKafka is a Kafka that is spoken to in another language: it takes the first bytes
+// for the size of a request, too large for it, and closes the connection. kfake would wait
+// for as many bytes, with room for all of them: 1.1 GB where the first are "AMQP".
+func strangerKafka(t *testing.T) string {
+	t.Helper()
+	return serve(t, func(conn net.Conn) { _, _ = conn.Read(make([]byte, 16<<10)) })
 }
 
 // fakeKafka is a broker in this process.

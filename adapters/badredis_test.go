@@ -1,7 +1,6 @@
 package adapters_test
 
 import (
-	"context"
 	"errors"
 	"os/exec"
 	"strings"
@@ -96,26 +95,7 @@ func (c *redisCase) run(t *testing.T, addr string) string {
 	if !c.publish {
 		return (&badCase{c.name, config, c.class}).open(t)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	client, err := adapters.Open(ctx, config)
-	if err != nil {
-		t.Errorf("%s: Open: %v", c.name, err)
-		return describe(t, err)
-	}
-	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }()
-	began := time.Now()
-	err = client.Publish(ctx, core.Queue("tickets"), &core.Message{ID: "1", Body: []byte("margherita")})
-	if took := time.Since(began); took > 2500*time.Millisecond {
-		t.Errorf("%s: Publish took %v", c.name, took)
-	}
-	if !errors.Is(err, c.class) {
-		t.Errorf("%s: want class %v: %v", c.name, c.class, err)
-	}
-	if err == nil {
-		return "no error"
-	}
-	return describe(t, err)
+	return published(t, c.name, config, c.class)
 }
 
 // TestRealRedisSaysTheSame: what the fake is made to say is what Redis says.
