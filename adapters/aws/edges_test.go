@@ -3,6 +3,7 @@ package aws_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -43,23 +44,24 @@ func TestExtendOfWhatGoesBackWithAnother(t *testing.T) {
 func TestTemporaryGroupOfAHurriedClose(t *testing.T) {
 	t.Parallel()
 	d, to := open(t), fresh(t, driver.Topic, 0)
-	c := subscribe(t, d, driver.Subscription{From: to, Group: "mine", Temporary: true})
-	if _, err := d.Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: to.ForGroup("mine")}); err != nil {
-		t.Fatal(err)
-	}
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
-	began := time.Now()
-	err := c.Close(over)
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("it took %v", took)
+	var err error
+	for try := range 10 { // a busy emulator may take longer than such a Close has
+		group := fmt.Sprintf("mine-%d", try)
+		c := subscribe(t, d, driver.Subscription{From: to, Group: group, Temporary: true})
+		if _, err := d.Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: to.ForGroup(group)}); err != nil {
+			t.Fatal(err)
+		}
+		if err = c.Close(over); errors.Is(err, context.DeadlineExceeded) {
+			continue
+		}
+		if _, err := open(t).Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: to.ForGroup(group)}); driver.ClassOf(err) != driver.NotFound {
+			t.Errorf("its queue is still there: %v", err)
+		}
+		return
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		t.Skip("the emulator is too busy to delete a queue in so short a time")
-	}
-	if _, err := open(t).Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: to.ForGroup("mine")}); driver.ClassOf(err) != driver.NotFound {
-		t.Errorf("its queue is still there: %v", err)
-	}
+	t.Errorf("no Close of ten has deleted its queue: %v", err)
 }
 
 // A message is acknowledged while the renewal of the time that it had waited here is under

@@ -39,16 +39,25 @@ func (answers) DialHook(next goredis.DialHook) goredis.DialHook {
 // ProcessHook: the error of a single command is what the call returns.
 func (answers) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
 
+// ProcessPipelineHook gives commands without an answer the error of the pipeline. go-redis
+// returns the first error of all: where that is the server's refusal of one command, and the
+// connection broke behind it, it would say that the rest was answered. So what it returns is
+// the loss of the connection, if there was one.
 func (answers) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
 		err := next(ctx, cmds)
 		if err == nil {
 			return nil
 		}
+		told := false
 		for _, cmd := range cmds {
-			if cmd.Err() != nil {
-				return err // each has its own
+			e := cmd.Err()
+			if told = told || e != nil; e != nil && offline(e) {
+				return e
 			}
+		}
+		if told {
+			return err // each has its own
 		}
 		for _, cmd := range cmds {
 			cmd.SetErr(err)

@@ -184,6 +184,9 @@ func (s *shardSettling) unanswered(l *shardLot, err error) error {
 		s.c.unsure(l)
 		return nil
 	}
+	if l.verb == verbNack && !l.final {
+		s.c.heat(l.t) // if it took effect, the message can be read now, before core sends it again
+	}
 	return err
 }
 

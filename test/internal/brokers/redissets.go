@@ -109,7 +109,7 @@ func (r redisCluster) start(ctx context.Context, s *site) error {
 		}
 		for _, order := range orders {
 			if answer, err := tell(s.addr(port), order); err != nil || answer != "+OK\r\n" {
-				return fmt.Errorf("%s: %s: %q %w", s.addr(port), order, answer, err)
+				return fmt.Errorf("%s: %s: %q (%v)", s.addr(port), order, answer, err) //nolint:errorlint // nil where it answered something else
 			}
 		}
 	}
@@ -214,7 +214,7 @@ func (redisSentinels) probe(_ context.Context, s *site) error {
 		"SENTINEL CKQUORUM " + redisName: "+OK", "SENTINEL REPLICAS " + redisName: "*1\r", "SENTINEL GET-MASTER-ADDR-BY-NAME " + redisName: "*2\r",
 	} {
 		if answer, err := tell(s.addr(redisSentinel), order); err != nil || !strings.HasPrefix(answer, want) {
-			return fmt.Errorf("%s: %q %w", order, answer, err)
+			return fmt.Errorf("%s: %q (%v)", order, answer, err) //nolint:errorlint // as above
 		}
 	}
 	return nil
