@@ -77,7 +77,7 @@ func (p *set) up(t *testing.T, name string) brokers.Report {
 	if testing.Short() {
 		t.Skip("takes minutes: not with -short")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -30,7 +30,7 @@ func testRestart(t *testing.T, r brokers.Report, keyed, kill bool) {
 		// younger ones. The moment after that is the seed's.
 		s.pass(2500*time.Millisecond + time.Duration(s.rng.IntN(1000))*time.Millisecond)
 		s.lab.Emit(history.Event{Op: history.OpFault, Outcome: history.FaultBroker})
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 		err := own.restart(ctx, r.Broker, i == 1)
 		cancel()
 		if err != nil {

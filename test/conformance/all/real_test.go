@@ -88,7 +88,7 @@ func restarter(name string) func(t testing.TB) {
 		return nil
 	}
 	return func(t testing.TB) {
-		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 		defer cancel()
 		if _, err := brokers.Restart(ctx, brokers.Options{PortBase: brokers.PortBase()}, name, false); err != nil {
 			t.Fatalf("restart %s: %v", name, err)

@@ -45,7 +45,7 @@ func (k kafka) spec() spec {
 	return spec{
 		name: "kafka", urlVar: "VARAL_KAFKA_URL", version: kafkaVersion,
 		ports: []int{kafkaPlain, kafkaController, kafkaSASL, kafkaTLS, kafkaMTLS, kafkaSASLTLS, kafkaExpired},
-		stop:  syscall.SIGTERM, stopWait: 20 * time.Second, readyWait: 90 * time.Second,
+		stop:  syscall.SIGTERM, stopWait: 20 * time.Second,
 		process: k.process, vars: k.vars, running: k.running,
 	}
 }

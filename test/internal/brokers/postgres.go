@@ -25,7 +25,7 @@ func (p postgres) spec() spec {
 	return spec{
 		name: "postgres", urlVar: "VARAL_POSTGRES_URL", ports: []int{postgresPort},
 		// SIGINT is the fast shutdown; SIGTERM waits for every client.
-		stop: syscall.SIGINT, stopWait: 30 * time.Second, readyWait: 60 * time.Second,
+		stop: syscall.SIGINT, stopWait: 30 * time.Second,
 		process: p.process, vars: p.vars, running: p.running,
 	}
 }

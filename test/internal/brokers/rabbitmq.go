@@ -41,7 +41,7 @@ func (r rabbitmq) spec() spec {
 	return spec{
 		name: "rabbitmq", urlVar: "VARAL_RABBITMQ_URL",
 		ports: []int{rabbitAMQP, rabbitTLS, rabbitManagement, rabbitDist, rabbitStream, rabbitPrometheus},
-		stop:  syscall.SIGTERM, stopWait: 30 * time.Second, readyWait: 90 * time.Second,
+		stop:  syscall.SIGTERM, stopWait: 30 * time.Second,
 		process: r.process, extras: r.extras, vars: r.vars, running: r.running,
 	}
 }

@@ -22,7 +22,7 @@ type redis struct{}
 func (r redis) spec() spec {
 	return spec{
 		name: "redis", urlVar: "VARAL_REDIS_URL", ports: []int{redisPort},
-		stop: syscall.SIGTERM, stopWait: 10 * time.Second, readyWait: 30 * time.Second,
+		stop: syscall.SIGTERM, stopWait: 10 * time.Second,
 		process: r.process, vars: r.vars, running: r.running,
 	}
 }

@@ -37,7 +37,7 @@ type redisSentinels struct{ redis }
 func (r redisCluster) spec() spec {
 	return spec{
 		name: "redis-cluster", urlVar: "VARAL_REDIS_CLUSTER_URL", ports: redisNodes[:1], onRequest: true,
-		stop: syscall.SIGTERM, stopWait: 10 * time.Second, readyWait: 30 * time.Second,
+		stop: syscall.SIGTERM, stopWait: 10 * time.Second,
 		process: r.process, extras: r.extras, vars: r.vars, running: r.running,
 	}
 }
@@ -45,7 +45,7 @@ func (r redisCluster) spec() spec {
 func (r redisSentinels) spec() spec {
 	return spec{
 		name: "redis-sentinel", urlVar: "VARAL_REDIS_SENTINEL_URL", ports: redisPair[:1], onRequest: true,
-		stop: syscall.SIGTERM, stopWait: 10 * time.Second, readyWait: 30 * time.Second,
+		stop: syscall.SIGTERM, stopWait: 10 * time.Second,
 		process: r.process, extras: r.extras, vars: r.vars, running: r.running,
 	}
 }

@@ -30,7 +30,7 @@ type sqs struct{}
 func (q sqs) spec() spec {
 	return spec{
 		name: "sqs", urlVar: "VARAL_SQS_URL", version: sqsVersion, ports: []int{sqsPort},
-		stop: syscall.SIGTERM, stopWait: 5 * time.Second, readyWait: 30 * time.Second,
+		stop: syscall.SIGTERM, stopWait: 5 * time.Second,
 		process: q.process, vars: q.vars, running: q.running,
 	}
 }
