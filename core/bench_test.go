@@ -57,9 +57,13 @@ func newFountain(mode driver.SettleMode, n, keys int) *fountain {
 	return f
 }
 
-// consumeN runs n messages through the engine.
+// consumeN runs n messages of 1,000 keys through the engine.
 func consumeN(tb testing.TB, mode driver.SettleMode, n int, order core.Order, o core.Observer) {
-	f := newFountain(mode, n, 1000)
+	consumeKeys(tb, mode, n, 1000, order, o)
+}
+
+func consumeKeys(tb testing.TB, mode driver.SettleMode, n, keys int, order core.Order, o core.Observer) {
+	f := newFountain(mode, n, keys)
 	c := core.NewClient(f, core.Options{Logger: quiet, Observer: o})
 	done := make(chan struct{})
 	var handled atomic.Int64
