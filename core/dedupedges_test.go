@@ -241,3 +241,41 @@ func TestDedupExtendsTheClaimsOfMany(t *testing.T) {
 		p.Concurrency, p.MaxInFlight, p.Dedup.Lease = many, many, 3*time.Second
 	}))
 }
+
+// A store whose driver panics is one that does not answer: the message waits for it and the
+// process goes on, whichever goroutine of the engine had asked.
+func TestDedupStoreThatPanicsIsDown(t *testing.T) {
+	t.Parallel()
+	for _, call := range []string{"claim", "extend", "done", "release"} {
+		dedupModes(t, func(t *testing.T, mode driver.SettleMode, order core.Order) {
+			f, k := newFake(mode), newKeeper()
+			k.broken(func(what string) error {
+				if what == call {
+					panic("nil pointer in the driver of " + call)
+				}
+				return nil
+			})
+			var ran atomic.Int64
+			h := func(context.Context, *core.Delivery) error {
+				time.Sleep(2 * time.Second) // two extensions of a lease of 3 s
+				if ran.Add(1) == 1 {
+					return errors.New("once") // releases the claim
+				}
+				return nil
+			}
+			bubble(t, f, h, func(s *core.Consumer) {
+				f.push(msg("a", "k"))
+				time.Sleep(10 * time.Second)
+				if call == "claim" && ran.Load() != 0 {
+					t.Errorf("the handler ran %d times before the store said whether it may", ran.Load())
+				}
+				k.broken(nil)
+				time.Sleep(20 * time.Second)
+				final, _ := f.settlements()
+				if got := s.Status().Totals; ran.Load() != 2 || len(final) != 1 || final[0].Disposition != driver.Ack || got.MarksLost != map[bool]int64{true: 1}[call == "done"] {
+					t.Errorf("%s: the handler ran %d times, settled %v, %+v", call, ran.Load(), final, got)
+				}
+			}, deduping(k, func(p *core.Policy) { p.Order, p.Dedup.Lease = order, 3*time.Second }))
+		})
+	}
+}

@@ -157,8 +157,8 @@ type Policy struct {
 	// AckFirst settles before the handler runs: at most once. Not with Retry, DeadLetter
 	// or ByKey.
 	AckFirst bool
-	// PanicCrashes lets a panic of the handler crash the process instead of counting
-	// as a failed attempt.
+	// PanicCrashes lets a panic of the handler or of Dedup.Store crash the process, instead
+	// of counting as a failed attempt or as a call without an answer.
 	PanicCrashes bool
 	// Wrappers around the handler.
 	Wrappers []Wrapper
@@ -207,6 +207,9 @@ func (p *Policy) setDefaults() {
 	if p.Dedup.Store != nil {
 		setDefault(&p.Dedup.Lease, defaultDedupLease)
 		setDefault(&p.Dedup.Keep, defaultDedupKeep)
+		if !p.PanicCrashes {
+			p.Dedup.Store = guardedStore{p.Dedup.Store}
+		}
 	}
 	setDefault(&p.Retry.Base, defaultBase)
 	setDefault(&p.Retry.Cap, max(defaultCap, p.Retry.Base))
