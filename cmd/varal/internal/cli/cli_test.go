@@ -102,7 +102,6 @@ func misuse(t *testing.T, file string) [][]string {
 		{"publish", "--broker", "kafka", "queue:a", "--body", "x"},
 		{"publish", "--file", "/does/not/exist.yaml", "queue:a", "--body", "x"},
 		{"consume"},
-		{"consume", "topic:a", "--url", "memory:"},
 		{"consume", "queue:a", "--max", "-1"},
 		{"consume", "queue:a", "--idle", "-1s"},
 		{"consume", "queue:a", "--from", "yesterday"},

@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/varal-go/varal/core"
+	"github.com/varal-go/varal/core/driver"
 	"github.com/varal-go/varal/middleware"
 )
 
@@ -35,9 +38,10 @@ func (s *session) consume() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "consume DESTINATION",
 		Short: "Print messages, each acknowledged once it is printed",
-		Long: "DESTINATION is queue:NAME, topic:NAME or stream:NAME. " + fileNames + " A topic needs --group.\n" +
-			"A stream without --group is read and nothing is committed. A message is acknowledged after it was written to\n" +
-			"stdout; when stdout is closed, or at the first SIGINT or SIGTERM, the rest goes back to the broker.\n\n" + exitCodes,
+		Long: "DESTINATION is queue:NAME, topic:NAME or stream:NAME. " + fileNames + "\n" +
+			"A topic without --group is watched from now on, by a group that ends with the command. A stream without --group\n" +
+			"is read and nothing is committed. A message is acknowledged after it was written to stdout; when stdout is closed,\n" +
+			"or at the first SIGINT or SIGTERM, the rest goes back to the broker.\n\n" + exitCodes,
 		Example: "  varal consume --url kafka://localhost:9092 --create topic:pizzas --group kitchen-radio --from earliest --max 10 --idle 5s\n" +
 			"  varal consume --url kafka://localhost:9092 --create queue:tickets --json --idle 5s",
 		Args: oneDestination,
@@ -53,7 +57,8 @@ func (s *session) consume() *cobra.Command {
 			case r.idle < 0:
 				return usage("--idle %v is negative: 0 means to wait for ever", r.idle)
 			case from.Shape == core.ShapeTopic && r.group == "":
-				return usage("--group is missing: a topic gives every group its own copy")
+				sub.Group, sub.Temporary = "varal-consume-"+strings.ToLower(rand.Text()[:12]), true
+				sub.Start.Kind = core.Latest
 			}
 			switch r.from {
 			case "":
@@ -69,7 +74,7 @@ func (s *session) consume() *cobra.Command {
 	}
 	f := c.Flags()
 	r.flags(f)
-	f.StringVar(&r.group, "group", "", "the group to read as")
+	f.StringVar(&r.group, "group", "", "the group to read as; a topic without one is watched by a group that ends with the command")
 	f.StringVar(&r.from, "from", "", "where a group that has no position yet begins: earliest or latest")
 	f.IntVar(&r.partitions, "partitions", 0, "order per key over so many partitions, as the publisher says it; 0 = none asked")
 	f.IntVar(&r.most, "max", 0, "end after so many messages; 0 = no limit")
@@ -99,6 +104,9 @@ func (s *session) print(parent context.Context, client *core.Client, r *reading,
 	layers := []core.Layer{middleware.Prefetch(prefetch), middleware.Concurrency(1)}
 	if sub.From.Partitions > 0 {
 		layers = []core.Layer{middleware.Prefetch(prefetch), middleware.SessionOrder(1)}
+	}
+	if client.Capabilities(sub.From).Settle == driver.None { // a broadcast topic: nothing could go back
+		layers = append(layers, middleware.AckFirst())
 	}
 	c, err := client.Start(ctx, sub, p.handle, layers...)
 	if err != nil {
