@@ -116,7 +116,7 @@ func TestLatestIsKept(t *testing.T) {
 	pub := open(t)
 	for _, group := range []string{"", "g"} {
 		cut := &cutter{}
-		d := open(t, func(c *rabbitmq.Config) { c.Dial = cut.dial })
+		d := open(t, func(c *rabbitmq.Config) { c.Dial = cut.Dial })
 		s := fresh(t, d, driver.Stream, 0, "g")
 		publish(t, d, s, 0, 10, nil)
 		opened := make(chan driver.Assignment, 10)
@@ -128,13 +128,13 @@ func TestLatestIsKept(t *testing.T) {
 		for len(opened) == 0 { // a group has no owner before the first Receive
 			quiet(t, c, 10, 50*time.Millisecond)
 		}
-		cut.cut() // before any message
+		cut.Cut() // before any message
 		publish(t, pub, s, 10, 20, nil)
 		first := receive(t, c, 10, 10)[0]
 		if first.Offset != 10 {
 			t.Fatalf("group %q: begins at %d", group, first.Offset)
 		}
-		cut.cut() // after some, none of them settled
+		cut.Cut() // after some, none of them settled
 		for {
 			r := receive(t, c, 1, 10)[0]
 			if r.Receipt.Epoch == first.Receipt.Epoch {
@@ -210,7 +210,7 @@ func TestStreamPartitions(t *testing.T) {
 	w.lax = true // its owner does not know yet
 	w.mu.Unlock()
 	a.cancel()
-	a.cut.cut()
+	a.cut.Cut()
 	publish(t, d, s, 2*n/3, n, key)
 	a.leave()
 	eventually(t, "b after a was cut", 10*time.Second, func() bool { return w.balanced("b") })

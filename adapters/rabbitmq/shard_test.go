@@ -55,7 +55,7 @@ type member struct {
 func join(t *testing.T, w *watch, name string, q driver.Destination, change ...func(*rabbitmq.Config)) *member {
 	t.Helper()
 	m := &member{w: w, name: name, cut: &cutter{}, open: map[string]uint64{}, done: make(chan struct{})}
-	m.d = open(t, append(change, func(c *rabbitmq.Config) { c.Dial = m.cut.dial })...)
+	m.d = open(t, append(change, func(c *rabbitmq.Config) { c.Dial = m.cut.Dial })...)
 	c, err := m.d.Subscribe(within(t, 20*time.Second), driver.Subscription{
 		From: q, Group: "g", Assigned: m.assigned, Revoke: m.revoke,
 	})
@@ -208,7 +208,7 @@ func TestShardsBalance(t *testing.T) {
 	w.mu.Unlock()
 	began = time.Now()
 	b.cancel()
-	b.cut.cut()
+	b.cut.Cut()
 	eventually(t, "a and c after a kill", 10*time.Second, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.holdings["a"]+w.holdings["c"] == 8 })
 	t.Logf("one is cut: balanced after %v", time.Since(began))
 	b.leave()

@@ -12,6 +12,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -101,14 +102,8 @@ func (r *ring) config(c *redis.Config) {
 // fresh makes a destination of its own.
 func (r *ring) fresh(t *testing.T, shape driver.Shape, partitions int, groups ...string) driver.Destination {
 	t.Helper()
-	to := driver.Destination{Shape: shape, Partitions: partitions, Name: fmt.Sprintf("own-%d", names.Add(1))}
-	want := []driver.Resource{{Destination: to}}
-	for _, g := range groups {
-		want = append(want, driver.Resource{Destination: to.ForGroup(g)})
-	}
-	if _, err := open(t, r.config).Admin().Apply(within(t, 10*time.Second), want, driver.Create); err != nil {
-		t.Fatal(err)
-	}
+	to := driver.Destination{Shape: shape, Partitions: partitions, Name: adaptertest.Name("-")}
+	adaptertest.Create(t, open(t, r.config), to, groups...)
 	return to
 }
 

@@ -157,7 +157,7 @@ type member struct {
 func join(t *testing.T, w *watch, name string, from driver.Destination, change ...func(*redis.Config)) *member {
 	t.Helper()
 	m := &member{w: w, name: name, net: &cutter{}, open: map[string]uint64{}, done: make(chan struct{})}
-	m.d = open(t, append([]func(*redis.Config){func(c *redis.Config) { c.Dial = m.net.dial }}, change...)...)
+	m.d = open(t, append([]func(*redis.Config){func(c *redis.Config) { c.Dial = m.net.Dial }}, change...)...)
 	c, err := m.d.Subscribe(within(t, 10*time.Second), driver.Subscription{From: from, Group: "g", Assigned: m.assigned, Revoke: m.revoke})
 	if err != nil {
 		t.Fatal(err)
@@ -263,17 +263,8 @@ func (m *member) leave() {
 // kill ends a member as a SIGKILL does: every connection is gone at once, and nobody says
 // goodbye.
 func (m *member) kill() {
-	m.net.cut(true)
+	m.net.Down()
 	m.cancel()
-}
-
-func eventually(t *testing.T, what string, within time.Duration, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(within); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited %v in vain for %s", within, what)
-		}
-	}
 }
 
 // feed publishes messages 0 to n-1 of each key, in order, a few at a time.

@@ -14,6 +14,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -104,14 +105,7 @@ func (s *server) config(c *redis.Config) {
 func (s *server) make(shape driver.Shape, partitions int, groups ...string) driver.Destination {
 	s.t.Helper()
 	to := driver.Destination{Shape: shape, Name: "own", Partitions: partitions}
-	want := []driver.Resource{{Destination: to}}
-	for _, g := range groups {
-		want = append(want, driver.Resource{Destination: to.ForGroup(g)})
-	}
-	d := open(s.t, s.config)
-	if _, err := d.Admin().Apply(within(s.t, 10*time.Second), want, driver.Create); err != nil {
-		s.t.Fatal(err)
-	}
+	adaptertest.Create(s.t, open(s.t, s.config), to, groups...)
 	return to
 }
 
