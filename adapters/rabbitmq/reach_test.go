@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/rabbitmq"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -206,19 +207,17 @@ func TestStreamPartitions(t *testing.T) {
 	b := join(t, w, "b", s)
 	publish(t, d, s, n/3, 2*n/3, key)
 	eventually(t, "a and b", 10*time.Second, func() bool { return w.balanced("a", "b") })
-	w.mu.Lock()
-	w.lax = true // its owner does not know yet
-	w.mu.Unlock()
-	a.cancel()
-	a.cut.Cut()
+	w.Loosen() // its owner does not know yet
+	a.Stop()
+	a.Net.Cut()
 	publish(t, d, s, 2*n/3, n, key)
-	a.leave()
+	a.Leave()
 	eventually(t, "b after a was cut", 10*time.Second, func() bool { return w.balanced("b") })
 	eventually(t, "all handled", 30*time.Second, func() bool { return w.count() == n })
-	w.check(t)
-	for _, m := range []*member{a, b} {
-		if len(m.errs) > 0 {
-			t.Error(m.name, m.errs)
+	w.Check(t)
+	for _, m := range []*adaptertest.Member{a, b} {
+		if errs := m.Errs(); len(errs) > 0 {
+			t.Error(m.Name, errs)
 		}
 	}
 	part := driver.Resource{Destination: s.ForGroup("g")}
@@ -226,7 +225,7 @@ func TestStreamPartitions(t *testing.T) {
 	if err := d.Admin().Seek(within(t, 10*time.Second), part, to); !errors.Is(err, driver.Conflict) {
 		t.Errorf("seek with a member: %v", err)
 	}
-	b.leave()
+	b.Leave()
 	if err := d.Admin().Seek(within(t, 10*time.Second), part, to); err != nil {
 		t.Fatal(err)
 	}

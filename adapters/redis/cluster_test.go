@@ -220,7 +220,7 @@ func (r *ring) keyed(t *testing.T, partitions int) {
 	join(t, w, "a", to, r.config)
 	b := join(t, w, "b", to, r.config)
 	eventually(t, "a and b", 15*time.Second, func() bool { return w.balanced("a", "b") })
-	b.leave()
+	b.Leave()
 	<-fed
 	w.all(t, each*len(keys))
 	w.check(t, each, keys...)
@@ -344,7 +344,7 @@ func (r *ring) traffic(t *testing.T, each int, hurt func(plain, keyed driver.Des
 	}
 	w, keys := newWatch(), keysOf(9)
 	fed := insist(t, open(t, r.config), keyed, each, keys)
-	w.lax = true
+	w.Loosen()
 	join(t, w, "a", keyed, r.config)
 	eventually(t, "work", 20*time.Second, func() bool { return w.handled() > 100 })
 	hurt(plain, keyed, func() {

@@ -147,7 +147,7 @@ func TestKeyedServerIsKilledAndComesBack(t *testing.T) {
 	s := private(t)
 	to := s.make(driver.Queue, shardsOfTests)
 	w, keys := newWatch(), keysOf(17)
-	w.lax = true
+	w.Loosen()
 	const each = 300
 	fed := insist(t, open(t, s.config), to, each, keys)
 	longer := func(c *redis.Config) { s.config(c); c.Lease = 2 * time.Second }
@@ -267,7 +267,7 @@ func TestKeyedFailover(t *testing.T) {
 		}
 	}
 	w, keys := newWatch(), keysOf(17)
-	w.lax = true
+	w.Loosen()
 	const each = 300
 	fed := insist(t, open(t, follow), to, each, keys)
 	join(t, w, "a", to, follow)

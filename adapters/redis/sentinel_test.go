@@ -296,7 +296,7 @@ func TestSentinelKeyedFailover(t *testing.T) {
 	to := w.make(driver.Queue, shardsOfTests)
 	config := func(c *redis.Config) { w.config(c); c.Replicas = 1 }
 	see, keys := newWatch(), keysOf(17)
-	see.lax = true
+	see.Loosen()
 	const each = 200
 	fed := insist(t, open(t, config), to, each, keys)
 	join(t, see, "a", to, config)

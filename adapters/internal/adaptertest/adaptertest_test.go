@@ -35,6 +35,7 @@ func (j *judged) Fatal(args ...any) {
 	j.said = strings.TrimSuffix(fmt.Sprintln(args...), "\n")
 	runtime.Goexit()
 }
+func (j *judged) Error(args ...any)                 { j.said += fmt.Sprintln(args...) }
 func (j *judged) Fatalf(format string, args ...any) { j.Fatal(fmt.Sprintf(format, args...)) }
 func (j *judged) Skipf(format string, args ...any) {
 	j.Fatal("skipped: " + fmt.Sprintf(format, args...))
