@@ -98,6 +98,26 @@ func (s *server) client() *goredis.Client {
 	return cl
 }
 
+// linked waits until a replica follows its master.
+func (s *server) linked() {
+	s.t.Helper()
+	cl := s.client()
+	eventually(s.t, "the replica", 15*time.Second, func() bool {
+		info, _ := cl.Info(context.Background(), "replication").Result()
+		return strings.Contains(info, "master_link_status:up")
+	})
+}
+
+// promoted waits until a replica has taken over.
+func (s *server) promoted(limit time.Duration) {
+	s.t.Helper()
+	cl := s.client()
+	eventually(s.t, "the replica to take over", limit, func() bool {
+		role, _ := cl.Do(context.Background(), "ROLE").Slice()
+		return len(role) > 0 && role[0] == "master"
+	})
+}
+
 func (s *server) config(c *redis.Config) {
 	c.Addr, c.User, c.Password, c.DB, c.TLS = s.addr, "", "", 0, nil
 }
@@ -248,10 +268,7 @@ func TestKeyedFailover(t *testing.T) {
 	host, port, _ := net.SplitHostPort(primary.addr)
 	replica := private(t, "--replicaof", fmt.Sprintf("%s %s", host, port))
 	to := primary.make(driver.Queue, shardsOfTests)
-	eventually(t, "the replica", 10*time.Second, func() bool {
-		info, _ := replica.client().Info(context.Background(), "replication").Result()
-		return strings.Contains(info, "master_link_status:up")
-	})
+	replica.linked()
 	var now sync.Map
 	now.Store("addr", primary.addr)
 	follow := func(c *redis.Config) {
@@ -279,10 +296,7 @@ func TestKeyedFailover(t *testing.T) {
 	if err := primary.client().Do(context.Background(), "FAILOVER", "TO", rhost, rport, "TIMEOUT", 2000).Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the switch", 5*time.Second, func() bool {
-		role, _ := replica.client().Do(context.Background(), "ROLE").Slice()
-		return len(role) > 0 && role[0] == "master"
-	})
+	replica.promoted(5 * time.Second)
 	now.Store("addr", replica.addr)
 	primary.kill() // its connections end; new ones go to the new primary
 	<-fed

@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,6 +61,21 @@ func raw(t *testing.T) *goredis.Client {
 func open(t *testing.T, change ...func(*redis.Config)) driver.Driver {
 	t.Helper()
 	return adaptertest.Open(t, redis.Open, config(t), change...)
+}
+
+// opens checks that a driver opens, where class is 0, or is refused with that class and text.
+func opens(t *testing.T, what string, c redis.Config, class driver.Class, text string) {
+	t.Helper()
+	d, err := redis.Open(within(t, 10*time.Second), c)
+	switch {
+	case err == nil:
+		_ = d.Close(within(t, 5*time.Second))
+		if class != 0 {
+			t.Errorf("%s: opened", what)
+		}
+	case class == 0 || driver.ClassOf(err) != class || !strings.Contains(err.Error(), text) || c.SentinelPassword != "" && strings.Contains(err.Error(), c.SentinelPassword):
+		t.Errorf("%s: %v (%v)", what, err, driver.ClassOf(err))
+	}
 }
 
 // fresh makes new resources and removes them with the test.
