@@ -34,7 +34,7 @@ func clustered(t *testing.T, replicas ...bool) *ring {
 	ctx := within(t, 30*time.Second)
 	bus := make([]string, r.size)
 	for i := range bus {
-		_, bus[i], _ = net.SplitHostPort(freePort(t))
+		_, bus[i], _ = net.SplitHostPort(adaptertest.FreeAddr(t))
 		r.nodes = append(r.nodes, private(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 			"--cluster-node-timeout", "2000", "--cluster-announce-ip", "127.0.0.1", "--cluster-port", bus[i]))
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -30,7 +29,7 @@ type server struct {
 
 func private(t *testing.T, more ...string) *server {
 	t.Helper()
-	path, addr := binary(t), freePort(t)
+	path, addr := adaptertest.RedisServer(t), adaptertest.FreeAddr(t)
 	_, port, _ := net.SplitHostPort(addr)
 	// With everysec the server puts a write off while an fsync is slow, so that a kill may lose
 	// what it has confirmed.
@@ -41,30 +40,6 @@ func private(t *testing.T, more ...string) *server {
 	s.start()
 	t.Cleanup(s.kill)
 	return s
-}
-
-// binary is the server's, or the test is skipped.
-func binary(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		// Where the server runs in a container there need not be a binary beside it.
-		if strings.Contains(os.Getenv("VARAL_REQUIRE"), "redis") && os.Getenv("VARAL_REDIS_PIDFILE") != "" {
-			t.Fatal("redis-server is not installed and VARAL_REQUIRE names redis")
-		}
-		t.Skip("redis-server is not installed: needs a server of its own")
-	}
-	return path
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 // start starts it and waits until it answers.

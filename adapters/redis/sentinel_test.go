@@ -15,6 +15,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -79,7 +80,7 @@ func (w *ward) ready(sentinels int) bool {
 func sentinel(t *testing.T, host, port string, quorum int, more ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
-	addr := freePort(t)
+	addr := adaptertest.FreeAddr(t)
 	_, own, _ := net.SplitHostPort(addr)
 	conf := fmt.Sprintf(`bind 127.0.0.1
 port %[1]s
@@ -93,7 +94,7 @@ sentinel failover-timeout %[3]s 60000
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{t: t, addr: addr, args: []string{binary(t), file, "--sentinel"}}
+	s := &server{t: t, addr: addr, args: []string{adaptertest.RedisServer(t), file, "--sentinel"}}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
