@@ -1,6 +1,7 @@
 package adaptertest
 
 import (
+	"context"
 	"net"
 	"os"
 	"os/exec"
@@ -11,7 +12,7 @@ import (
 // FreeAddr is an address on loopback where nobody listens now.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
