@@ -23,6 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/varal-go/varal/adapters"
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/core"
 )
 
@@ -267,15 +268,8 @@ func fakeKafka(t *testing.T, opts ...kfake.Opt) string {
 	return c.ListenAddrs()[0]
 }
 
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
+// closedPort is an address where nobody listens.
+var closedPort = adaptertest.FreeAddr
 
 // listen accepts connections and answers nothing, behind TLS if there is a certificate.
 func listen(t *testing.T, cert *tls.Certificate) string {

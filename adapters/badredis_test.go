@@ -2,7 +2,6 @@ package adapters_test
 
 import (
 	"errors"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/varal-go/varal/adapters"
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/core"
 )
 
@@ -133,14 +133,7 @@ type realRedis struct{ addr string }
 // startRedis runs one with two users and no login without a password.
 func startRedis(t *testing.T) realRedis {
 	t.Helper()
-	bin, err := exec.LookPath("redis-server")
-	if err != nil {
-		// Where the server runs in a container there need not be a binary beside it.
-		if strings.Contains(os.Getenv("VARAL_REQUIRE"), "redis") && os.Getenv("VARAL_REDIS_PIDFILE") != "" {
-			t.Fatal("redis-server is not in PATH and VARAL_REQUIRE names redis")
-		}
-		t.Skip("there is no redis-server in PATH to start one that refuses: apt-get install redis-server")
-	}
+	bin := adaptertest.RedisServer(t)
 	r := realRedis{closedPort(t)}
 	_, port, _ := strings.Cut(r.addr, ":")
 	cmd := exec.CommandContext(t.Context(), bin, "--bind", "127.0.0.1", "--port", port, "--dir", t.TempDir(), "--save", "", "--loglevel", "warning",

@@ -106,7 +106,7 @@ func TestSettleInBlackHole(t *testing.T) {
 		}
 		wantClass(t, driver.ResultAt(err, 0), driver.Ambiguous)
 		w.hole.Store(false)
-		w.cut()
+		w.Cut()
 		k.ack(t, got, nil)
 	})
 }

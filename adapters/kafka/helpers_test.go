@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,11 +13,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"go.uber.org/goleak"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/kafka"
 	"github.com/varal-go/varal/core/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// What the tests of adapters share, by the name it has here.
+var wantClass = adaptertest.WantClass
 
 // patience is how long a test waits for what must happen. Two noisy cores.
 const patience = 20 * time.Second
@@ -56,14 +58,7 @@ func fake(t testing.TB, opts ...kfake.Opt) broker {
 // live is the Kafka of VARAL_KAFKA_URL.
 func live(t testing.TB) broker {
 	t.Helper()
-	url := os.Getenv("VARAL_KAFKA_URL")
-	if url == "" {
-		if strings.Contains(os.Getenv("VARAL_REQUIRE"), "kafka") {
-			t.Fatal("VARAL_KAFKA_URL is not set and VARAL_REQUIRE asks for kafka")
-		}
-		t.Skip("VARAL_KAFKA_URL is not set: no real Kafka to test on")
-	}
-	c, err := kafka.ParseURL(url)
+	c, err := kafka.ParseURL(adaptertest.URL(t, "kafka"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,12 +91,10 @@ func shut(t testing.TB, c closer) {
 	}
 }
 
-var names atomic.Int64
-
 // topic makes a destination of its own for the test.
 func topic(t testing.TB, d driver.Driver, shape driver.Shape, partitions int) driver.Destination {
 	t.Helper()
-	of := driver.Destination{Shape: shape, Name: fmt.Sprintf("t%d-%d-%d", os.Getpid(), time.Now().UnixMilli(), names.Add(1)), Partitions: partitions}
+	of := driver.Destination{Shape: shape, Name: adaptertest.Name("-"), Partitions: partitions}
 	if _, err := d.Admin().Apply(t.Context(), []driver.Resource{{Destination: of}}, driver.Create); err != nil {
 		t.Fatal(err)
 	}
@@ -303,39 +296,18 @@ func (k *desk) ack(t testing.TB, got []driver.Received, state []byte) {
 	}
 }
 
-func wantClass(t testing.TB, err error, want driver.Class) {
-	t.Helper()
-	if driver.ClassOf(err) != want {
-		t.Fatalf("got %v (class %v), want class %v", err, driver.ClassOf(err), want)
-	}
-}
-
 // wire is a network that can be cut or turned into a black hole.
 type wire struct {
-	hole  atomic.Bool
-	mu    sync.Mutex
-	conns []net.Conn
+	adaptertest.Cutter
+	hole atomic.Bool
 }
 
 func (w *wire) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, network, addr)
+	c, err := w.Dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.conns = append(w.conns, c)
 	return &wireConn{Conn: c, w: w}, nil
-}
-
-// cut resets all connections.
-func (w *wire) cut() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, c := range w.conns {
-		_ = c.Close()
-	}
-	w.conns = nil
 }
 
 // wireConn swallows what is written while the wire is a black hole, and answers

@@ -281,7 +281,7 @@ func TestReconnect(t *testing.T) {
 		k.owns(t, 2)
 		publish(t, d, to, messages(10, 5))
 		k.collect(t, 10)
-		w.cut()
+		w.Cut()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		for d.Publish(ctx, to, []*driver.Message{{ID: "after", Body: []byte("x"), Time: time.Now()}}) != nil {

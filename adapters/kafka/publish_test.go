@@ -177,7 +177,7 @@ func TestBlackHole(t *testing.T) {
 			wantClass(t, driver.ResultAt(err, i), driver.Ambiguous)
 		}
 		w.hole.Store(false)
-		w.cut()
+		w.Cut()
 		publish(t, d, to, []*driver.Message{{ID: "after", Key: "key0", Body: []byte("x"), Time: time.Now()}})
 		var ids []string
 		for k := consume(t, reader, to, ""); len(ids) == 0 || ids[len(ids)-1] != "after"; {
@@ -200,7 +200,7 @@ func TestCloseInBlackHole(t *testing.T) {
 		k.owns(t, 2)
 		publish(t, d, to, messages(10, 3))
 		w.hole.Store(true)
-		defer w.cut()
+		defer w.Cut()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()

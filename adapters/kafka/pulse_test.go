@@ -38,7 +38,7 @@ func TestIsolatedMemberLetsGo(t *testing.T) {
 		wantClass(t, driver.ResultAt(err, 0), driver.LeaseLost)
 		k.quiet(t, 200*time.Millisecond)
 		w.hole.Store(false)
-		w.cut()
+		w.Cut()
 		k.patient = true // the end of the old session is told first
 		again := k.collect(t, 8)
 		for _, m := range again {
@@ -172,7 +172,7 @@ func TestIsolatedInAJoin(t *testing.T) {
 		}
 		release()
 		w.hole.Store(false)
-		w.cut()
+		w.Cut()
 		third.owns(t, 2)
 		second.owns(t, 2)
 	})

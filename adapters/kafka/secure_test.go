@@ -2,24 +2,17 @@ package kafka_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"fmt"
-	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/kafka"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -108,106 +101,42 @@ func TestUnreachable(t *testing.T) {
 	wantClass(t, err, driver.Unsupported)
 }
 
-// authority signs certificates for a test.
-type authority struct {
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	file string
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{dir: t.TempDir()}
-	a.file, _, a.cert, a.key = a.issue(t, "ca")
-	return a
-}
-
-func (a *authority) issue(t *testing.T, name string) (certFile, keyFile string, cert *x509.Certificate, key *ecdsa.PrivateKey) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: a.cert == nil,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	parent, signer := tmpl, key
-	if a.cert != nil {
-		parent, signer = a.cert, a.key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(suffix, kind string, b []byte) string {
-		f := filepath.Join(a.dir, fmt.Sprint(name, suffix))
-		if err := os.WriteFile(f, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return f
-	}
-	return write(".pem", "CERTIFICATE", der), write(".key", "EC PRIVATE KEY", raw), cert, key
-}
-
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	ours, theirs := newAuthority(t), newAuthority(t)
-	certFile, keyFile, _, _ := ours.issue(t, "server")
+	ours, theirs := adaptertest.NewAuthority(t), adaptertest.NewAuthority(t)
+	certFile, keyFile := ours.Issue(t, "server", time.Now().Add(time.Hour))
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pool := x509.NewCertPool()
-	pool.AddCert(ours.cert)
+	pool.AddCert(ours.Cert)
 	b := fake(t, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}))
-	clientCert, clientKey, _, _ := ours.issue(t, "client")
-	good := kafka.TLS{CA: ours.file, Cert: clientCert, Key: clientKey}
-	checkTLS(t, b.conf.Brokers, good, theirs.file)
+	clientCert, clientKey := ours.Issue(t, "client", time.Now().Add(time.Hour))
+	good := kafka.TLS{CA: ours.Path("ca.pem"), Cert: clientCert, Key: clientKey}
+	checkTLS(t, b.conf.Brokers, good, theirs.Path("ca.pem"))
 }
 
-// listener is one of the guarded listeners of test/brokers. They are there where the
-// servers run as plain processes, as VARAL_TLS_DIR tells; docker-compose.yml has none.
+// listener is one of the guarded listeners of test/brokers.
 func listener(t *testing.T, name string) []string {
 	t.Helper()
-	live(t) // skips, or fails where a broker is required
-	raw := os.Getenv("VARAL_KAFKA_" + name + "_URL")
-	if raw == "" {
-		if os.Getenv("VARAL_TLS_DIR") != "" {
-			t.Fatalf("VARAL_KAFKA_%s_URL is not set although test/brokers started the servers", name)
-		}
-		t.Skipf("VARAL_KAFKA_%s_URL is not set: this Kafka has no such listener (test/brokers without docker starts one)", name)
-	}
-	c, err := kafka.ParseURL(raw)
+	c, err := kafka.ParseURL(adaptertest.GuardedURL(t, "kafka", name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c.Brokers
 }
 
-// material is a file of the listeners' test authority.
-func material(name string) string { return filepath.Join(os.Getenv("VARAL_TLS_DIR"), name) }
-
 func TestTLSReal(t *testing.T) {
 	t.Parallel()
 	addr := listener(t, "MTLS")
-	good := kafka.TLS{CA: material("ca.pem"), Cert: material("client.pem"), Key: material("client.key")}
-	checkTLS(t, addr, good, material("wrong-ca.pem"))
+	good := kafka.TLS{CA: adaptertest.Material("ca.pem"), Cert: adaptertest.Material("client.pem"), Key: adaptertest.Material("client.key")}
+	checkTLS(t, addr, good, adaptertest.Material("wrong-ca.pem"))
 }
 
 func TestExpiredCertificateReal(t *testing.T) {
 	t.Parallel()
-	took, err := tryOpen(t, kafka.Config{Brokers: listener(t, "EXPIRED"), TLS: &kafka.TLS{CA: material("ca.pem")}})
+	took, err := tryOpen(t, kafka.Config{Brokers: listener(t, "EXPIRED"), TLS: &kafka.TLS{CA: adaptertest.Material("ca.pem")}})
 	if driver.ClassOf(err) != driver.Denied || took > 5*time.Second {
 		t.Errorf("%v after %v, want class Denied", err, took)
 	}
@@ -216,7 +145,7 @@ func TestExpiredCertificateReal(t *testing.T) {
 func TestSCRAMOverTLSReal(t *testing.T) {
 	t.Parallel()
 	conf := kafka.Config{
-		Brokers: listener(t, "SASL_TLS"), TLS: &kafka.TLS{CA: material("ca.pem")},
+		Brokers: listener(t, "SASL_TLS"), TLS: &kafka.TLS{CA: adaptertest.Material("ca.pem")},
 		SASL: &kafka.SASL{Mechanism: "SCRAM-SHA-512", User: os.Getenv("VARAL_KAFKA_USER"), Password: os.Getenv("VARAL_KAFKA_PASSWORD")},
 	}
 	if _, err := tryOpen(t, conf); err != nil {

@@ -10,11 +10,15 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/memory"
 	"github.com/varal-go/varal/core/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// What the tests of adapters share, by the name it has here.
+var wantClass = adaptertest.WantClass
 
 // patience bounds every wait of a test that should not have to wait.
 const patience = 10 * time.Second
@@ -214,21 +218,10 @@ func trySettle(c driver.Consumer, how driver.Disposition, delay time.Duration, g
 	return c.Settle(context.Background(), batch)
 }
 
-func wantClass(t testing.TB, err error, class driver.Class) {
-	t.Helper()
-	if driver.ClassOf(err) != class {
-		t.Fatalf("error is %v, want class %q", err, class)
-	}
-}
-
 // eventually polls f; under synctest the polling costs no time.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
+	adaptertest.Eventually(t, what, patience, f)
 }
 
 func closeNow(t testing.TB, c driver.Consumer) {

@@ -153,7 +153,7 @@ func TestSeveralURLs(t *testing.T) {
 	for _, first := range []string{dead, silent} {
 		cut := &cutter{}
 		c := config(t)
-		c.URLs, c.Dial = []string{first, c.URLs[0]}, cut.dial
+		c.URLs, c.Dial = []string{first, c.URLs[0]}, cut.Dial
 		d, err := rabbitmq.Open(within(t, 4*time.Second), c)
 		if err != nil {
 			t.Fatalf("%s first: %v", first, err)
@@ -162,7 +162,7 @@ func TestSeveralURLs(t *testing.T) {
 		publish(t, d, q, 0, 1, nil)
 		sub := subscribe(t, d, driver.Subscription{From: q})
 		settle(t, sub, driver.Ack, receive(t, sub, 1, 10)...)
-		cut.cut() // and again
+		cut.Cut() // and again
 		eventually(t, "publishing again", 20*time.Second, func() bool {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
 			defer cancel()

@@ -192,13 +192,13 @@ func ready(t *testing.T, d driver.Driver, q driver.Destination) int64 {
 func TestStaleAckAfterACut(t *testing.T) {
 	t.Parallel()
 	cut := &cutter{}
-	d := open(t, func(c *rabbitmq.Config) { c.Dial = cut.dial })
+	d := open(t, func(c *rabbitmq.Config) { c.Dial = cut.Dial })
 	q := fresh(t, d, driver.Queue, 0)
 	publish(t, d, q, 0, 2, nil)
 	var a assignments
 	c := subscribe(t, d, a.sub(driver.Subscription{From: q}))
 	old := receive(t, c, 2, 10)
-	cut.cut()
+	cut.Cut()
 	publish2 := open(t)
 	publish(t, publish2, q, 2, 3, nil)
 	again := receive(t, c, 3, 10)
@@ -221,7 +221,7 @@ func TestStaleAckAfterACut(t *testing.T) {
 func TestCutsLoseNothing(t *testing.T) {
 	t.Parallel()
 	cut := &cutter{}
-	d := open(t, func(c *rabbitmq.Config) { c.Dial = cut.dial })
+	d := open(t, func(c *rabbitmq.Config) { c.Dial = cut.Dial })
 	q := fresh(t, d, driver.Queue, 0)
 	const n = 3000
 	var wg sync.WaitGroup
@@ -246,7 +246,7 @@ func TestCutsLoseNothing(t *testing.T) {
 				t.Errorf("publish: %v", err)
 			}
 			if i%1000 == 500 {
-				cut.cut()
+				cut.Cut()
 			}
 		}
 	})

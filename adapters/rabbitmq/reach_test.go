@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/rabbitmq"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -116,7 +117,7 @@ func TestLatestIsKept(t *testing.T) {
 	pub := open(t)
 	for _, group := range []string{"", "g"} {
 		cut := &cutter{}
-		d := open(t, func(c *rabbitmq.Config) { c.Dial = cut.dial })
+		d := open(t, func(c *rabbitmq.Config) { c.Dial = cut.Dial })
 		s := fresh(t, d, driver.Stream, 0, "g")
 		publish(t, d, s, 0, 10, nil)
 		opened := make(chan driver.Assignment, 10)
@@ -128,13 +129,13 @@ func TestLatestIsKept(t *testing.T) {
 		for len(opened) == 0 { // a group has no owner before the first Receive
 			quiet(t, c, 10, 50*time.Millisecond)
 		}
-		cut.cut() // before any message
+		cut.Cut() // before any message
 		publish(t, pub, s, 10, 20, nil)
 		first := receive(t, c, 10, 10)[0]
 		if first.Offset != 10 {
 			t.Fatalf("group %q: begins at %d", group, first.Offset)
 		}
-		cut.cut() // after some, none of them settled
+		cut.Cut() // after some, none of them settled
 		for {
 			r := receive(t, c, 1, 10)[0]
 			if r.Receipt.Epoch == first.Receipt.Epoch {
@@ -206,19 +207,17 @@ func TestStreamPartitions(t *testing.T) {
 	b := join(t, w, "b", s)
 	publish(t, d, s, n/3, 2*n/3, key)
 	eventually(t, "a and b", 10*time.Second, func() bool { return w.balanced("a", "b") })
-	w.mu.Lock()
-	w.lax = true // its owner does not know yet
-	w.mu.Unlock()
-	a.cancel()
-	a.cut.cut()
+	w.Loosen() // its owner does not know yet
+	a.Stop()
+	a.Net.Cut()
 	publish(t, d, s, 2*n/3, n, key)
-	a.leave()
+	a.Leave()
 	eventually(t, "b after a was cut", 10*time.Second, func() bool { return w.balanced("b") })
 	eventually(t, "all handled", 30*time.Second, func() bool { return w.count() == n })
-	w.check(t)
-	for _, m := range []*member{a, b} {
-		if len(m.errs) > 0 {
-			t.Error(m.name, m.errs)
+	w.Check(t)
+	for _, m := range []*adaptertest.Member{a, b} {
+		if errs := m.Errs(); len(errs) > 0 {
+			t.Error(m.Name, errs)
 		}
 	}
 	part := driver.Resource{Destination: s.ForGroup("g")}
@@ -226,7 +225,7 @@ func TestStreamPartitions(t *testing.T) {
 	if err := d.Admin().Seek(within(t, 10*time.Second), part, to); !errors.Is(err, driver.Conflict) {
 		t.Errorf("seek with a member: %v", err)
 	}
-	b.leave()
+	b.Leave()
 	if err := d.Admin().Seek(within(t, 10*time.Second), part, to); err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func TestStreamCutAndTakeOver(t *testing.T) {
 	s := fresh(t, d, driver.Stream, 0, "g")
 	publish(t, d, s, 0, 100, nil)
 	cut := &cutter{}
-	da := open(t, func(c *rabbitmq.Config) { c.Dial = cut.dial })
+	da := open(t, func(c *rabbitmq.Config) { c.Dial = cut.Dial })
 	var a, b assignments
 	ca := subscribe(t, da, a.sub(driver.Subscription{From: s, Group: "g"}))
 	got := receive(t, ca, 40, 50)
@@ -98,7 +98,7 @@ func TestStreamCutAndTakeOver(t *testing.T) {
 	cb := subscribe(t, d, b.sub(driver.Subscription{From: s, Group: "g"}))
 	quiet(t, cb, 50, 300*time.Millisecond) // one partition, and a has it
 	began := time.Now()
-	cut.cut()
+	cut.Cut()
 	next := receive(t, cb, 60, 100)
 	t.Logf("taken over after %v", time.Since(began))
 	if next[0].Offset != 40 {
@@ -156,13 +156,13 @@ func TestStreamReaders(t *testing.T) {
 func TestStreamReaderAfterACut(t *testing.T) {
 	t.Parallel()
 	cut := &cutter{}
-	d := open(t, func(c *rabbitmq.Config) { c.Dial = cut.dial })
+	d := open(t, func(c *rabbitmq.Config) { c.Dial = cut.Dial })
 	s := fresh(t, d, driver.Stream, 0)
 	publish(t, d, s, 0, 100, nil)
 	c := subscribe(t, d, driver.Subscription{From: s, Start: driver.Position{Kind: driver.Earliest}})
 	got := receive(t, c, 50, 60)
 	commit(t, c, got[29], "")
-	cut.cut()
+	cut.Cut()
 	for want := int64(30); want < 100; {
 		r := receive(t, c, 1, 100)[0]
 		if r.Receipt.Epoch == got[0].Receipt.Epoch {

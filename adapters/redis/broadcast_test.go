@@ -3,11 +3,11 @@ package redis_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/core/driver"
@@ -18,7 +18,7 @@ func onAir(c *redis.Config) { c.Broadcast = true }
 
 // channel is a topic that nobody else uses; there is nothing to make.
 func channel() driver.Destination {
-	return driver.Destination{Shape: driver.Topic, Name: fmt.Sprintf("channel-%d-%d", time.Now().UnixNano(), names.Add(1))}
+	return driver.Destination{Shape: driver.Topic, Name: adaptertest.Name("-")}
 }
 
 func TestBroadcastReachesEverySubscriber(t *testing.T) {
@@ -59,7 +59,7 @@ func TestBroadcastTellsWhatItLoses(t *testing.T) {
 	var net cutter
 	var told events
 	d := open(t, onAir)
-	c := subscribe(t, open(t, onAir, func(c *redis.Config) { c.Dial = net.dial }), driver.Subscription{From: to, Temporary: true, Notify: told.tell})
+	c := subscribe(t, open(t, onAir, func(c *redis.Config) { c.Dial = net.Dial }), driver.Subscription{From: to, Temporary: true, Notify: told.tell})
 	publish(t, d, to, 0, 1000)
 	publish(t, d, to, 1000, 2000)
 	eventually(t, "word of what was dropped", 10*time.Second, func() bool {
@@ -67,9 +67,9 @@ func TestBroadcastTellsWhatItLoses(t *testing.T) {
 		return told.of(driver.Gone) > 0
 	})
 	before := told.of(driver.Gone)
-	net.cut(true)
+	net.Down()
 	eventually(t, "word of the outage", 10*time.Second, func() bool { return told.of(driver.Disconnected) == 1 })
-	net.cut(false)
+	net.Up()
 	eventually(t, "word of the connection", 10*time.Second, func() bool {
 		return told.of(driver.Connected) == 1 && told.of(driver.Gone) > before
 	})

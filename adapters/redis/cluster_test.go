@@ -6,12 +6,12 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -34,7 +34,7 @@ func clustered(t *testing.T, replicas ...bool) *ring {
 	ctx := within(t, 30*time.Second)
 	bus := make([]string, r.size)
 	for i := range bus {
-		_, bus[i], _ = net.SplitHostPort(freePort(t))
+		_, bus[i], _ = net.SplitHostPort(adaptertest.FreeAddr(t))
 		r.nodes = append(r.nodes, private(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 			"--cluster-node-timeout", "2000", "--cluster-announce-ip", "127.0.0.1", "--cluster-port", bus[i]))
 	}
@@ -69,10 +69,7 @@ func clustered(t *testing.T, replicas ...bool) *ring {
 		eventually(t, "a replica", 10*time.Second, func() bool { // it must have heard of its master
 			return cl.Do(ctx, "CLUSTER", "REPLICATE", r.ids[i-3]).Err() == nil
 		})
-		eventually(t, "the copy", 15*time.Second, func() bool {
-			info, _ := cl.Info(ctx, "replication").Result()
-			return strings.Contains(info, "master_link_status:up")
-		})
+		r.nodes[i].linked()
 	}
 	return r
 }
@@ -101,14 +98,8 @@ func (r *ring) config(c *redis.Config) {
 // fresh makes a destination of its own.
 func (r *ring) fresh(t *testing.T, shape driver.Shape, partitions int, groups ...string) driver.Destination {
 	t.Helper()
-	to := driver.Destination{Shape: shape, Partitions: partitions, Name: fmt.Sprintf("own-%d", names.Add(1))}
-	want := []driver.Resource{{Destination: to}}
-	for _, g := range groups {
-		want = append(want, driver.Resource{Destination: to.ForGroup(g)})
-	}
-	if _, err := open(t, r.config).Admin().Apply(within(t, 10*time.Second), want, driver.Create); err != nil {
-		t.Fatal(err)
-	}
+	to := driver.Destination{Shape: shape, Partitions: partitions, Name: adaptertest.Name("-")}
+	adaptertest.Create(t, open(t, r.config), to, groups...)
 	return to
 }
 
@@ -225,7 +216,7 @@ func (r *ring) keyed(t *testing.T, partitions int) {
 	join(t, w, "a", to, r.config)
 	b := join(t, w, "b", to, r.config)
 	eventually(t, "a and b", 15*time.Second, func() bool { return w.balanced("a", "b") })
-	b.leave()
+	b.Leave()
 	<-fed
 	w.all(t, each*len(keys))
 	w.check(t, each, keys...)
@@ -317,16 +308,7 @@ func (r *ring) refused(t *testing.T) {
 		conf := redis.Config{}
 		r.config(&conf)
 		c.change(&conf)
-		d, err := redis.Open(within(t, 10*time.Second), conf)
-		switch {
-		case err == nil:
-			_ = d.Close(within(t, 5*time.Second))
-			if c.class != 0 {
-				t.Errorf("%s: opened", what)
-			}
-		case c.class == 0 || driver.ClassOf(err) != c.class || !strings.Contains(err.Error(), c.text):
-			t.Errorf("%s: %v (%v)", what, err, driver.ClassOf(err))
-		}
+		opens(t, what, conf, c.class, c.text)
 	}
 }
 
@@ -337,34 +319,19 @@ func (r *ring) traffic(t *testing.T, each int, hurt func(plain, keyed driver.Des
 	plain, keyed := r.fresh(t, driver.Queue, 0), r.fresh(t, driver.Queue, shardsOfTests)
 	d := open(t, r.config)
 	y := newTally()
-	ctx, cancel := context.WithCancel(context.Background())
-	stop := make(chan struct{})
-	var producers, consumers sync.WaitGroup
-	defer consumers.Wait()
-	defer cancel()
-	c := subscribe(t, d, driver.Subscription{From: plain})
-	consumers.Go(func() { y.consume(ctx, t, c) })
-	for p := range 2 {
-		producers.Go(func() { y.produce(t, d, plain, fmt.Sprint("p", p), stop) })
-	}
+	drain := y.start(t, d, plain, 2, subscribe(t, d, driver.Subscription{From: plain}))
 	w, keys := newWatch(), keysOf(9)
 	fed := insist(t, open(t, r.config), keyed, each, keys)
-	w.lax = true
+	w.Loosen()
 	join(t, w, "a", keyed, r.config)
 	eventually(t, "work", 20*time.Second, func() bool { return w.handled() > 100 })
 	hurt(plain, keyed, func() {
-		before := len(y.all())
-		eventually(t, "more work", 30*time.Second, func() bool { return len(y.all()) > before+20 })
+		eventually(t, "more work", 30*time.Second, y.enough(y.count()+21))
 	})
 	<-fed
 	w.all(t, each*len(keys))
 	w.check(t, each, keys...)
-	close(stop)
-	producers.Wait()
-	eventually(t, "the rest", 20*time.Second, func() bool {
-		s, err := d.Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: plain})
-		return err == nil && s.Ready == 0 && s.InFlight == 0
-	})
+	drain()
 	tries, seen, confirmed, _ := y.snapshot()
 	for m := range confirmed {
 		if seen[m] == 0 {
@@ -428,41 +395,17 @@ func TestClusterFailoverLosesNothingThatAReplicaHad(t *testing.T) {
 	to := r.fresh(t, driver.Queue, 0)
 	d := open(t, r.config, func(c *redis.Config) { c.Replicas = 1 })
 	y := newTally()
-	ctx, cancel := context.WithCancel(context.Background())
-	stop := make(chan struct{})
-	var producers, consumers sync.WaitGroup
-	defer consumers.Wait()
-	defer cancel()
-	c := subscribe(t, d, driver.Subscription{From: to})
-	consumers.Go(func() { y.consume(ctx, t, c) })
-	for p := range 4 {
-		producers.Go(func() { y.produce(t, d, to, fmt.Sprint("p", p), stop) })
-	}
-	eventually(t, "work", 20*time.Second, func() bool { return len(y.all()) > 500 })
+	drain := y.start(t, d, to, 4, subscribe(t, d, driver.Subscription{From: to}))
+	eventually(t, "work", 20*time.Second, y.enough(501))
 	at, _ := r.owner(t, "varal:{"+to.Name+"}:x")
 	r.nodes[at].kill()
 	killed := time.Now()
-	heir := r.nodes[at+3].client()
-	eventually(t, "the replica to take over", 30*time.Second, func() bool {
-		role, _ := heir.Do(context.Background(), "ROLE").Slice()
-		return len(role) > 0 && role[0] == "master"
-	})
+	r.nodes[at+3].promoted(30 * time.Second)
 	named := time.Now()
 	r.nodes[at].start() // as the replica of the new master, without which nothing is confirmed
-	before := len(y.all())
-	eventually(t, "more work", 30*time.Second, func() bool { return len(y.all()) > before+500 })
-	close(stop)
-	producers.Wait()
-	eventually(t, "the rest", 20*time.Second, func() bool {
-		s, err := d.Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: to})
-		return err == nil && s.Ready == 0 && s.InFlight == 0
-	})
+	eventually(t, "more work", 30*time.Second, y.enough(y.count()+501))
+	drain()
 	if lost := y.report(t, killed, named); lost > 0 {
 		t.Errorf("%d messages were confirmed and are lost", lost)
 	}
-}
-
-func (y *tally) all() map[string]time.Time {
-	_, _, confirmed, _ := y.snapshot()
-	return confirmed
 }

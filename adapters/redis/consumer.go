@@ -51,8 +51,7 @@ type fetched struct {
 // none when ctx is cancelled; at most one is open, its outcome goes to the next Receive
 // or back in Close.
 type consumer struct {
-	b        *broker
-	sub      driver.Subscription
+	front
 	keys     keys
 	retryKey string
 	group    string
@@ -60,12 +59,6 @@ type consumer struct {
 	epoch    atomic.Uint64
 	rd       *reader
 
-	busy   chan struct{} // held by Receive, so that Close can wait until it has left
-	begun  atomic.Bool   // Close was called
-	ending chan struct{}
-	shut   chan struct{}
-	closed atomic.Bool // Settle refuses
-	away   atomic.Bool // Notify was told Disconnected
 	acked  atomic.Int64
 	wake   chan struct{} // cap 1: something is due before what a read waits for
 	relook atomic.Bool   // something was given back: do not wait with the next look
@@ -96,9 +89,9 @@ type answer struct {
 
 func newConsumer(b *broker, sub driver.Subscription) *consumer {
 	c := &consumer{
-		b: b, sub: sub, keys: b.cfg.keys(sub.From), group: groupOf(sub.From, sub.Group),
+		front: newFront(b, sub), keys: b.cfg.keys(sub.From), group: groupOf(sub.From, sub.Group),
 		name: b.cfg.ClientName + "-" + unique(), biggest: 16 << 10, cursor: [2]string{"0-0", "0-0"},
-		busy: make(chan struct{}, 1), wake: make(chan struct{}, 1), ending: make(chan struct{}), shut: make(chan struct{}),
+		wake: make(chan struct{}, 1),
 	}
 	c.rd = newReader(b, c.keys.log)
 	c.retryKey = c.keys.retry(c.group)
@@ -106,42 +99,12 @@ func newConsumer(b *broker, sub driver.Subscription) *consumer {
 	return c
 }
 
-func (c *consumer) op(verb string) string { return opOf(verb, &c.sub) }
-
-func (c *consumer) notify(e driver.Event) {
-	if c.sub.Notify != nil {
-		c.sub.Notify(e)
-	}
-}
-
-// heard tells Notify when the connection was lost or is back.
-func (c *consumer) heard(err error) {
-	switch {
-	case err == nil || !offline(err):
-		if c.away.CompareAndSwap(true, false) {
-			c.notify(driver.Event{Kind: driver.Connected})
-		}
-	case c.away.CompareAndSwap(false, true):
-		c.notify(driver.Event{Kind: driver.Disconnected, Err: classify(c.op("receive"), err)})
-	}
-	c.b.heard(err)
-}
-
 // Receive implements driver.Consumer.
 func (c *consumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Received, error) {
-	select {
-	case <-c.ending:
-		return nil, errClosed(c.op("receive"))
-	default:
+	if err := c.enter(ctx); err != nil {
+		return nil, err
 	}
-	select {
-	case c.busy <- struct{}{}:
-		defer func() { <-c.busy }()
-	case <-c.ending:
-		return nil, errClosed(c.op("receive"))
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	defer c.exit()
 	for {
 		if err := c.ended(ctx); err != nil {
 			return nil, err
@@ -161,10 +124,8 @@ func (c *consumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Re
 }
 
 func (c *consumer) ended(ctx context.Context) error {
-	select {
-	case <-c.ending:
-		return errClosed(c.op("receive"))
-	default:
+	if err := c.over(); err != nil {
+		return err
 	}
 	return context.Cause(ctx)
 }
@@ -313,13 +274,8 @@ func receiveError(op string, err error) error {
 
 // Close implements driver.Consumer.
 func (c *consumer) Close(ctx context.Context) error {
-	if !c.begun.CompareAndSwap(false, true) {
-		select {
-		case <-c.shut:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	if first, err := c.closeOnce(ctx); !first {
+		return err
 	}
 	defer close(c.shut)
 	close(c.ending)

@@ -14,35 +14,6 @@ import (
 	"github.com/varal-go/varal/core/driver"
 )
 
-// cutter dials, can close every connection it has dialled, and refuses new ones meanwhile.
-type cutter struct {
-	mu     sync.Mutex
-	refuse bool
-	conns  []net.Conn
-}
-
-func (c *cutter) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.refuse {
-		return nil, errors.New("refused by the test")
-	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-	if err == nil {
-		c.conns = append(c.conns, conn)
-	}
-	return conn, err
-}
-
-func (c *cutter) cut(refuse bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, conn := range c.conns {
-		_ = conn.Close()
-	}
-	c.conns, c.refuse = nil, refuse
-}
-
 // events counts what a hook was told.
 type events struct {
 	mu sync.Mutex
@@ -68,12 +39,12 @@ func TestACutIsSurvived(t *testing.T) {
 	t.Parallel()
 	var net cutter
 	var own, sub events
-	d := open(t, func(c *redis.Config) { c.Dial, c.Notify = net.dial, own.tell })
+	d := open(t, func(c *redis.Config) { c.Dial, c.Notify = net.Dial, own.tell })
 	to := fresh(t, driver.Queue)
 	c := subscribe(t, d, driver.Subscription{From: to, Notify: sub.tell})
 	publish(t, d, to, 0, 2)
 	first := receive(t, c, 1)[0]
-	net.cut(true)
+	net.Down()
 	err := d.Publish(within(t, 5*time.Second), to, []*driver.Message{message(9)})
 	if k := driver.ClassOf(driver.ResultAt(err, 0)); k != driver.Transient && k != driver.Ambiguous {
 		t.Errorf("a publish in the outage ended with %v", err)
@@ -81,7 +52,7 @@ func TestACutIsSurvived(t *testing.T) {
 	if _, err := c.Receive(within(t, 5*time.Second), demand(1)); driver.ClassOf(err) != driver.Transient {
 		t.Errorf("a Receive in the outage ended with %v", err)
 	}
-	net.cut(false)
+	net.Up()
 	// The lease is the server's: the receipt outlives the connection.
 	mustSettle(t, c, driver.Ack, first)
 	if r := receive(t, c, 1)[0]; r.ID != message(1).ID {

@@ -20,8 +20,7 @@ import (
 // may take a message for an owner whose lease has ended meanwhile, and the next owner
 // would hand out the one behind it.
 type keyed struct {
-	b      *broker
-	sub    driver.Subscription
+	front
 	keys   keys
 	shards []shard
 	group  string
@@ -29,15 +28,9 @@ type keyed struct {
 	rd     waiter
 	base   time.Time // origin of tenure.until
 
-	busy    chan struct{} // held by Receive, so that Close can wait until it has left
-	changed chan struct{} // something that a waiting Receive must look at
-	begun   atomic.Bool   // Close was called
-	ending  chan struct{}
+	changed chan struct{}   // something that a waiting Receive must look at
 	quit    context.Context // of Close; set before ending is closed
 	left    chan struct{}   // closed by the owner at its end
-	shut    chan struct{}
-	closed  atomic.Bool // Settle refuses
-	away    atomic.Bool // Notify was told Disconnected
 
 	mu    sync.Mutex
 	owned []*tenure // by shard; nil = not ours to read
@@ -103,11 +96,10 @@ type kept struct {
 func newKeyed(b *broker, sub driver.Subscription) *keyed {
 	now := time.Now()
 	c := &keyed{
-		b: b, sub: sub, keys: b.cfg.keys(sub.From), shards: b.cfg.shards(sub.From), group: groupOf(sub.From, sub.Group),
+		front: newFront(b, sub), keys: b.cfg.keys(sub.From), shards: b.cfg.shards(sub.From), group: groupOf(sub.From, sub.Group),
 		name: fmt.Sprintf("%012x-%s-%s", now.UnixMilli(), b.cfg.ClientName, unique()),
 		rd:   b.waiter(), base: now, biggest: 16 << 10,
-		busy: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		ending: make(chan struct{}), left: make(chan struct{}), shut: make(chan struct{}),
+		changed: make(chan struct{}, 1), left: make(chan struct{}),
 	}
 	c.owned = make([]*tenure, len(c.shards))
 	c.own = newOwner(len(c.shards))
@@ -133,27 +125,6 @@ func (b *broker) subscribeKeyed(ctx context.Context, op string, sub driver.Subsc
 	return c, nil
 }
 
-func (c *keyed) op(verb string) string { return opOf(verb, &c.sub) }
-
-func (c *keyed) notify(e driver.Event) {
-	if c.sub.Notify != nil {
-		c.sub.Notify(e)
-	}
-}
-
-// heard tells Notify when the connection was lost or is back.
-func (c *keyed) heard(err error) {
-	switch {
-	case err == nil || !offline(err):
-		if c.away.CompareAndSwap(true, false) {
-			c.notify(driver.Event{Kind: driver.Connected})
-		}
-	case c.away.CompareAndSwap(false, true):
-		c.notify(driver.Event{Kind: driver.Disconnected, Err: classify(c.op("receive"), err)})
-	}
-	c.b.heard(err)
-}
-
 // lostSome reports messages that were deleted before they were settled.
 func (c *keyed) lostSome(s *shard, n int64) {
 	if n > 0 {
@@ -171,19 +142,10 @@ func poke(ch chan struct{}) {
 
 // Receive implements driver.Consumer.
 func (c *keyed) Receive(ctx context.Context, want driver.Demand) ([]driver.Received, error) {
-	select {
-	case <-c.ending:
-		return nil, errClosed(c.op("receive"))
-	default:
+	if err := c.enter(ctx); err != nil {
+		return nil, err
 	}
-	select {
-	case c.busy <- struct{}{}:
-		defer func() { <-c.busy }()
-	case <-c.ending:
-		return nil, errClosed(c.op("receive"))
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	defer c.exit()
 	for {
 		if err := c.ended(ctx); err != nil {
 			return nil, err
@@ -201,10 +163,8 @@ func (c *keyed) Receive(ctx context.Context, want driver.Demand) ([]driver.Recei
 }
 
 func (c *keyed) ended(ctx context.Context) error {
-	select {
-	case <-c.ending:
-		return errClosed(c.op("receive"))
-	default:
+	if err := c.over(); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -246,13 +206,8 @@ func (c *keyed) heat(t *tenure) {
 
 // Close implements driver.Consumer.
 func (c *keyed) Close(ctx context.Context) error {
-	if !c.begun.CompareAndSwap(false, true) {
-		select {
-		case <-c.shut:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	if first, err := c.closeOnce(ctx); !first {
+		return err
 	}
 	defer close(c.shut)
 	c.quit = ctx

@@ -31,20 +31,20 @@ func TestKeyedMembersComeAndGo(t *testing.T) {
 	eventually(t, "a and b", 15*time.Second, func() bool { return w.balanced("a", "b") })
 	c := join(t, w, "c", to)
 	eventually(t, "a, b and c", 15*time.Second, func() bool { return w.balanced("a", "b", "c") })
-	b.leave()
+	b.Leave()
 	eventually(t, "a and c", 15*time.Second, func() bool { return w.balanced("a", "c") })
-	c.leave()
+	c.Leave()
 	eventually(t, "a alone", 15*time.Second, func() bool { return w.balanced("a") })
 	<-fed
 	w.all(t, each*len(keys))
 	w.check(t, each, keys...)
-	if w.changes < 8+4+2+2 {
-		t.Errorf("only %d changes of owner: this test has shown little", w.changes)
+	before := w.Changes()
+	if before < 8+4+2+2 {
+		t.Errorf("only %d changes of owner: this test has shown little", before)
 	}
-	before := w.changes
 	time.Sleep(2 * lease) // what must not happen has no signal
-	if w.changes != before {
-		t.Errorf("%d changes of owner while balanced", w.changes-before)
+	if n := w.Changes(); n != before {
+		t.Errorf("%d changes of owner while balanced", n-before)
 	}
 }
 
@@ -58,7 +58,7 @@ func TestKeyedShardsOfTheKilledAreTakenOver(t *testing.T) {
 	b := join(t, w, "b", to)
 	join(t, w, "c", to)
 	eventually(t, "a, b and c", 10*time.Second, func() bool { return w.balanced("a", "b", "c") })
-	w.loosen()
+	w.Loosen()
 	began := time.Now()
 	b.kill()
 	eventually(t, "a and c", 10*time.Second, func() bool { return w.balanced("a", "c") })

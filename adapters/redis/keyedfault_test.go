@@ -201,14 +201,14 @@ func TestKeyedCutIsSurvivedWithinTheLease(t *testing.T) {
 	t.Parallel()
 	var net cutter
 	to := freshKeyed(t, driver.Queue, 4)
-	d := open(t, func(c *redis.Config) { c.Dial, c.Lease = net.dial, 3*time.Second })
+	d := open(t, func(c *redis.Config) { c.Dial, c.Lease = net.Dial, 3*time.Second })
 	m := rawMember(t, d, driver.Subscription{From: to})
 	eventually(t, "all shards", 5*time.Second, m.owns(4))
 	oneKey(t, d, to, "k", 0, 3)
 	got := receive(t, m.c, 2)
-	net.cut(true)
+	net.Down()
 	eventually(t, "word of the outage", 5*time.Second, func() bool { return m.gone.of(driver.Disconnected) == 1 })
-	net.cut(false)
+	net.Up()
 	inOrder(t, "after the cut", receive(t, m.c, 1), 1, 2)
 	mustSettle(t, m.c, driver.Ack, got...)
 	if m.opened != 4 || len(m.ends) != 0 {

@@ -139,17 +139,17 @@ func TestKeyedLostShardLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	var net cutter
 	to := freshKeyed(t, driver.Queue, 1)
-	d := open(t, func(c *redis.Config) { c.Dial = net.dial })
+	d := open(t, func(c *redis.Config) { c.Dial = net.Dial })
 	m := rawMember(t, d, driver.Subscription{From: to})
 	heavy(t, d, to, m.c, 5) // three wait
-	net.cut(true)
+	net.Down()
 	eventually(t, "the loss", 3*lease, m.owns(0))
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	if got, err := m.c.Receive(ctx, demand(5)); err == nil {
 		t.Errorf("%d messages of a lost shard", len(got))
 	}
-	net.cut(false)
+	net.Up()
 	again := receive(t, m.c, 3) // under the next tenure
 	for i, r := range again {
 		if r.ID != message(i+2).ID || r.DeliveryCount != 2 {

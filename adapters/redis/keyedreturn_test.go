@@ -199,13 +199,13 @@ func TestLastReturnIsSentAgain(t *testing.T) {
 	t.Parallel()
 	to := fresh(t, driver.Queue)
 	var net cutter
-	d := open(t, func(c *redis.Config) { c.Dial, c.Lease = net.dial, 20*time.Second })
+	d := open(t, func(c *redis.Config) { c.Dial, c.Lease = net.Dial, 20*time.Second })
 	c := subscribe(t, d, driver.Subscription{From: to})
 	if err := open(t).Publish(within(t, 5*time.Second), to, []*driver.Message{message(0)}); err != nil {
 		t.Fatal(err)
 	}
 	got := receive(t, c, 1)
-	net.cut(false)
+	net.Cut()
 	last := driver.Settlement{Disposition: driver.Return, Final: true}
 	err := settle(c, last, got...)
 	for tries := 0; err != nil && tries < 10; tries++ {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -29,7 +29,7 @@ type server struct {
 
 func private(t *testing.T, more ...string) *server {
 	t.Helper()
-	path, addr := binary(t), freePort(t)
+	path, addr := adaptertest.RedisServer(t), adaptertest.FreeAddr(t)
 	_, port, _ := net.SplitHostPort(addr)
 	// With everysec the server puts a write off while an fsync is slow, so that a kill may lose
 	// what it has confirmed.
@@ -40,30 +40,6 @@ func private(t *testing.T, more ...string) *server {
 	s.start()
 	t.Cleanup(s.kill)
 	return s
-}
-
-// binary is the server's, or the test is skipped.
-func binary(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		// Where the server runs in a container there need not be a binary beside it.
-		if strings.Contains(os.Getenv("VARAL_REQUIRE"), "redis") && os.Getenv("VARAL_REDIS_PIDFILE") != "" {
-			t.Fatal("redis-server is not installed and VARAL_REQUIRE names redis")
-		}
-		t.Skip("redis-server is not installed: needs a server of its own")
-	}
-	return path
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 // start starts it and waits until it answers.
@@ -97,6 +73,26 @@ func (s *server) client() *goredis.Client {
 	return cl
 }
 
+// linked waits until a replica follows its master.
+func (s *server) linked() {
+	s.t.Helper()
+	cl := s.client()
+	eventually(s.t, "the replica", 15*time.Second, func() bool {
+		info, _ := cl.Info(context.Background(), "replication").Result()
+		return strings.Contains(info, "master_link_status:up")
+	})
+}
+
+// promoted waits until a replica has taken over.
+func (s *server) promoted(limit time.Duration) {
+	s.t.Helper()
+	cl := s.client()
+	eventually(s.t, "the replica to take over", limit, func() bool {
+		role, _ := cl.Do(context.Background(), "ROLE").Slice()
+		return len(role) > 0 && role[0] == "master"
+	})
+}
+
 func (s *server) config(c *redis.Config) {
 	c.Addr, c.User, c.Password, c.DB, c.TLS = s.addr, "", "", 0, nil
 }
@@ -104,14 +100,7 @@ func (s *server) config(c *redis.Config) {
 func (s *server) make(shape driver.Shape, partitions int, groups ...string) driver.Destination {
 	s.t.Helper()
 	to := driver.Destination{Shape: shape, Name: "own", Partitions: partitions}
-	want := []driver.Resource{{Destination: to}}
-	for _, g := range groups {
-		want = append(want, driver.Resource{Destination: to.ForGroup(g)})
-	}
-	d := open(s.t, s.config)
-	if _, err := d.Admin().Apply(within(s.t, 10*time.Second), want, driver.Create); err != nil {
-		s.t.Fatal(err)
-	}
+	adaptertest.Create(s.t, open(s.t, s.config), to, groups...)
 	return to
 }
 
@@ -153,7 +142,7 @@ func TestKeyedServerIsKilledAndComesBack(t *testing.T) {
 	s := private(t)
 	to := s.make(driver.Queue, shardsOfTests)
 	w, keys := newWatch(), keysOf(17)
-	w.lax = true
+	w.Loosen()
 	const each = 300
 	fed := insist(t, open(t, s.config), to, each, keys)
 	longer := func(c *redis.Config) { s.config(c); c.Lease = 2 * time.Second }
@@ -254,10 +243,7 @@ func TestKeyedFailover(t *testing.T) {
 	host, port, _ := net.SplitHostPort(primary.addr)
 	replica := private(t, "--replicaof", fmt.Sprintf("%s %s", host, port))
 	to := primary.make(driver.Queue, shardsOfTests)
-	eventually(t, "the replica", 10*time.Second, func() bool {
-		info, _ := replica.client().Info(context.Background(), "replication").Result()
-		return strings.Contains(info, "master_link_status:up")
-	})
+	replica.linked()
 	var now sync.Map
 	now.Store("addr", primary.addr)
 	follow := func(c *redis.Config) {
@@ -273,7 +259,7 @@ func TestKeyedFailover(t *testing.T) {
 		}
 	}
 	w, keys := newWatch(), keysOf(17)
-	w.lax = true
+	w.Loosen()
 	const each = 300
 	fed := insist(t, open(t, follow), to, each, keys)
 	join(t, w, "a", to, follow)
@@ -285,10 +271,7 @@ func TestKeyedFailover(t *testing.T) {
 	if err := primary.client().Do(context.Background(), "FAILOVER", "TO", rhost, rport, "TIMEOUT", 2000).Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the switch", 5*time.Second, func() bool {
-		role, _ := replica.client().Do(context.Background(), "ROLE").Slice()
-		return len(role) > 0 && role[0] == "master"
-	})
+	replica.promoted(5 * time.Second)
 	now.Store("addr", replica.addr)
 	primary.kill() // its connections end; new ones go to the new primary
 	<-fed

@@ -15,6 +15,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core/driver"
 )
@@ -79,7 +80,7 @@ func (w *ward) ready(sentinels int) bool {
 func sentinel(t *testing.T, host, port string, quorum int, more ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
-	addr := freePort(t)
+	addr := adaptertest.FreeAddr(t)
 	_, own, _ := net.SplitHostPort(addr)
 	conf := fmt.Sprintf(`bind 127.0.0.1
 port %[1]s
@@ -93,7 +94,7 @@ sentinel failover-timeout %[3]s 60000
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{t: t, addr: addr, args: []string{binary(t), file, "--sentinel"}}
+	s := &server{t: t, addr: addr, args: []string{adaptertest.RedisServer(t), file, "--sentinel"}}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
@@ -138,6 +139,46 @@ func (y *tally) snapshot() (tries, seen map[string]int, confirmed, first map[str
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	return maps.Clone(y.tries), maps.Clone(y.seen), maps.Clone(y.confirmed), maps.Clone(y.first)
+}
+
+// count is how many were confirmed.
+func (y *tally) count() int {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	return len(y.confirmed)
+}
+
+func (y *tally) enough(n int) func() bool { return func() bool { return y.count() >= n } }
+
+// start lets so many producers publish to a queue, and the consumers take what comes. drain
+// stops the producers and waits until all that is there has come.
+func (y *tally) start(t *testing.T, d driver.Driver, to driver.Destination, producers int, consumers ...driver.Consumer) (drain func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var producing, consuming sync.WaitGroup
+	for _, c := range consumers {
+		consuming.Go(func() { y.consume(ctx, t, c) })
+	}
+	stop := make(chan struct{})
+	for p := range producers {
+		producing.Go(func() { y.produce(t, d, to, fmt.Sprint("p", p), stop) })
+	}
+	finish := sync.OnceFunc(func() {
+		close(stop)
+		producing.Wait()
+	})
+	t.Cleanup(func() {
+		finish()
+		cancel()
+		consuming.Wait()
+	})
+	return func() {
+		t.Helper()
+		finish()
+		eventually(t, "the rest", 20*time.Second, func() bool {
+			s, err := d.Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: to})
+			return err == nil && s.Ready == 0 && s.InFlight == 0
+		})
+	}
 }
 
 // produce publishes one message after the other, each until it is confirmed, until stop.
@@ -241,32 +282,12 @@ func failOver(t *testing.T, replicas int) (lost int) {
 	var own, sub events
 	d := open(t, config, func(c *redis.Config) { c.Notify = own.tell })
 	y := newTally()
-	ctx, cancel := context.WithCancel(context.Background())
-	stop := make(chan struct{})
-	var producers, consumers sync.WaitGroup
-	defer consumers.Wait()
-	defer cancel()
-	for range 2 {
-		c := subscribe(t, d, driver.Subscription{From: to, Notify: sub.tell})
-		consumers.Go(func() { y.consume(ctx, t, c) })
-	}
-	for p := range 4 {
-		producers.Go(func() { y.produce(t, d, to, fmt.Sprint("p", p), stop) })
-	}
-	enough := func(n int) func() bool {
-		return func() bool { _, _, confirmed, _ := y.snapshot(); return len(confirmed) >= n }
-	}
-	eventually(t, "work", 20*time.Second, enough(500))
+	told := driver.Subscription{From: to, Notify: sub.tell}
+	drain := y.start(t, d, to, 4, subscribe(t, d, told), subscribe(t, d, told))
+	eventually(t, "work", 20*time.Second, y.enough(500))
 	killed, named := w.failover()
-	_, _, before, _ := y.snapshot()
-	eventually(t, "work with the new primary", 20*time.Second, enough(len(before)+500))
-	close(stop)
-	producers.Wait()
-	// All that is there has come when nothing is left of it.
-	eventually(t, "the rest", 20*time.Second, func() bool {
-		s, err := d.Admin().Stats(within(t, 5*time.Second), driver.Resource{Destination: to})
-		return err == nil && s.Ready == 0 && s.InFlight == 0
-	})
+	eventually(t, "work with the new primary", 20*time.Second, y.enough(y.count()+500))
+	drain()
 	for _, e := range []*events{&own, &sub} {
 		if e.of(driver.Disconnected) == 0 || e.of(driver.Connected) == 0 {
 			t.Errorf("told %v", e.n)
@@ -296,7 +317,7 @@ func TestSentinelKeyedFailover(t *testing.T) {
 	to := w.make(driver.Queue, shardsOfTests)
 	config := func(c *redis.Config) { w.config(c); c.Replicas = 1 }
 	see, keys := newWatch(), keysOf(17)
-	see.lax = true
+	see.Loosen()
 	const each = 200
 	fed := insist(t, open(t, config), to, each, keys)
 	join(t, see, "a", to, config)
@@ -400,15 +421,6 @@ func TestSentinelsThatCannotHelp(t *testing.T) {
 		conf := redis.Config{}
 		w.config(&conf)
 		c.change(&conf)
-		d, err := redis.Open(within(t, 10*time.Second), conf)
-		switch {
-		case err == nil:
-			_ = d.Close(within(t, 5*time.Second))
-			if c.class != 0 {
-				t.Errorf("%s: opened", what)
-			}
-		case c.class == 0 || driver.ClassOf(err) != c.class || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "hunter2"):
-			t.Errorf("%s: %v (%v)", what, err, driver.ClassOf(err))
-		}
+		opens(t, what, conf, c.class, c.text)
 	}
 }

@@ -34,7 +34,7 @@ func (b *broker) Subscribe(ctx context.Context, sub driver.Subscription) (driver
 	// Held as by a Receive, so that a Close of the driver waits: it would otherwise revoke
 	// what Assigned below has not opened yet.
 	c.busy <- struct{}{}
-	defer func() { <-c.busy }()
+	defer c.exit()
 	if err := c.createGroup(ctx, op, sub.Temporary); err != nil {
 		c.rd.close()
 		return nil, err

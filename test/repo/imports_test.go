@@ -41,7 +41,13 @@ var rules = []rule{
 	{of: []string{"cmd/...", "examples/...", "test/..."}, ours: []string{"..."}, others: []string{"*"}},
 }
 
+// testsOnly brings package testing with it, which no program should have.
+const testsOnly = module + "/adapters/internal/adaptertest"
+
 func (r rule) allows(path string) bool {
+	if path == testsOnly {
+		return false
+	}
 	if own, ok := strings.CutPrefix(path, module+"/"); ok {
 		return matches(r.ours, own)
 	}
@@ -125,6 +131,8 @@ func TestRulesCatchWhatTheyForbid(t *testing.T) {
 		{"adapters/kafka", module + "/adapters/memory", false},
 		{"adapters/kafka", "github.com/twmb/franz-go/pkg/kgo", true},
 		{"adapters/kafka", "github.com/twmb/franz-gone", false},
+		{"adapters/kafka", module + "/adapters/internal/deadline", true},
+		{"adapters/kafka", testsOnly, false},
 		{"adapters", module + "/middleware", false},
 		{"middleware", module + "/core/driver", false},
 		{"patterns/outbox", module + "/adapters/kafka", false},

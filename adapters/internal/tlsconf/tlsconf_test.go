@@ -1,94 +1,23 @@
 package tlsconf_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/internal/tlsconf"
 )
 
-// authority is a test CA in a folder of its own.
-type authority struct {
-	t    *testing.T
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{t: t, dir: t.TempDir()}
-	a.key = a.newKey()
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	a.cert = a.sign("ca", tmpl, tmpl, a.key, a.key)
-	return a
-}
-
-func (a *authority) newKey() *ecdsa.PrivateKey {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return key
-}
-
-func (a *authority) sign(name string, tmpl, parent *x509.Certificate, key, by *ecdsa.PrivateKey) *x509.Certificate {
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, by)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	raw, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	a.write(name+".pem", "CERTIFICATE", der)
-	a.write(name+".key", "EC PRIVATE KEY", raw)
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return cert
-}
-
-func (a *authority) write(name, kind string, der []byte) {
-	if err := os.WriteFile(a.path(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
-}
-
-func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
-
-// issue makes a certificate for localhost that ends at notAfter.
-func (a *authority) issue(name string, notAfter time.Time) {
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: notAfter,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	a.sign(name, tmpl, a.cert, a.newKey(), a.key)
-}
-
 // handshake lets a client with conf talk to a server with the named certificate, and
 // returns what the client saw.
-func handshake(t *testing.T, a *authority, server string, mtls bool, conf tlsconf.TLS) error {
+func handshake(t *testing.T, a *adaptertest.Authority, server string, mtls bool, conf tlsconf.TLS) error {
 	t.Helper()
-	pair, err := tls.LoadX509KeyPair(a.path(server+".pem"), a.path(server+".key"))
+	pair, err := tls.LoadX509KeyPair(a.Path(server+".pem"), a.Path(server+".key"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +25,7 @@ func handshake(t *testing.T, a *authority, server string, mtls bool, conf tlscon
 	if mtls {
 		sc.ClientAuth = tls.RequireAndVerifyClientCert
 		sc.ClientCAs = x509.NewCertPool()
-		sc.ClientCAs.AddCert(a.cert)
+		sc.ClientCAs.AddCert(a.Cert)
 	}
 	l, err := tls.Listen("tcp", "127.0.0.1:0", sc)
 	if err != nil {
@@ -129,11 +58,11 @@ func handshake(t *testing.T, a *authority, server string, mtls bool, conf tlscon
 
 func TestWhatACertificateErrorIs(t *testing.T) {
 	t.Parallel()
-	a, other := newAuthority(t), newAuthority(t)
-	a.issue("server", time.Now().Add(time.Hour))
-	a.issue("expired", time.Now().Add(-time.Minute))
-	a.issue("client", time.Now().Add(time.Hour))
-	ca := a.path("ca.pem")
+	a, other := adaptertest.NewAuthority(t), adaptertest.NewAuthority(t)
+	a.Issue(t, "server", time.Now().Add(time.Hour))
+	a.Issue(t, "expired", time.Now().Add(-time.Minute))
+	a.Issue(t, "client", time.Now().Add(time.Hour))
+	ca := a.Path("ca.pem")
 	for name, tc := range map[string]struct {
 		server string
 		mtls   bool
@@ -141,8 +70,8 @@ func TestWhatACertificateErrorIs(t *testing.T) {
 		bad    bool
 	}{
 		"good":                     {"server", false, tlsconf.TLS{CA: ca}, false},
-		"good mTLS":                {"server", true, tlsconf.TLS{CA: ca, Cert: a.path("client.pem"), Key: a.path("client.key")}, false},
-		"wrong CA":                 {"server", false, tlsconf.TLS{CA: other.path("ca.pem")}, true},
+		"good mTLS":                {"server", true, tlsconf.TLS{CA: ca, Cert: a.Path("client.pem"), Key: a.Path("client.key")}, false},
+		"wrong CA":                 {"server", false, tlsconf.TLS{CA: other.Path("ca.pem")}, true},
 		"expired":                  {"expired", false, tlsconf.TLS{CA: ca}, true},
 		"wrong name":               {"server", false, tlsconf.TLS{CA: ca, ServerName: "elsewhere"}, true},
 		"no client certificate":    {"server", true, tlsconf.TLS{CA: ca}, true},
@@ -158,22 +87,22 @@ func TestWhatACertificateErrorIs(t *testing.T) {
 
 func TestCheckNamesTheField(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
-	junk := filepath.Join(a.dir, "junk")
+	a := adaptertest.NewAuthority(t)
+	junk := a.Path("junk")
 	if err := os.WriteFile(junk, []byte("junk"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for want, conf := range map[string]tlsconf.TLS{
-		"tls.ca":                 {CA: a.path("missing.pem")},
+		"tls.ca":                 {CA: a.Path("missing.pem")},
 		"holds no PEM":           {CA: junk},
 		"tls.cert and tls.key":   {Cert: junk, Key: junk},
-		"tls.cert and tls.key g": {Cert: a.path("ca.pem")},
+		"tls.cert and tls.key g": {Cert: a.Path("ca.pem")},
 	} {
 		if err := conf.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", conf, err, want)
 		}
 	}
-	if err := (tlsconf.TLS{CA: a.path("ca.pem"), Cert: a.path("ca.pem"), Key: a.path("ca.key")}).Check(); err != nil {
+	if err := (tlsconf.TLS{CA: a.Path("ca.pem"), Cert: a.Path("ca.pem"), Key: a.Path("ca.key")}).Check(); err != nil {
 		t.Error(err)
 	}
 }

@@ -4,12 +4,11 @@ package faults
 
 import (
 	"context"
-	"errors"
-	"strconv"
 	"sync"
 
 	"github.com/varal-go/varal/core/driver"
 	"github.com/varal-go/varal/test/lab/history"
+	"github.com/varal-go/varal/test/lab/taps"
 )
 
 // recorder stands between core and an adapter and writes down what passes: receives,
@@ -20,26 +19,10 @@ type recorder struct {
 }
 
 func (r *recorder) Subscribe(ctx context.Context, sub driver.Subscription) (driver.Consumer, error) {
-	c := &recorded{emit: r.emit, upTo: r.Capabilities(sub.From).Settle == driver.UpTo, held: map[receipt]entry{}, logs: map[lane][]entry{}}
-	inner := sub
-	inner.Assigned = func(a driver.Assignment) {
+	c := &recorded{emit: r.emit, out: taps.NewDeliveries(r.Capabilities(sub.From).Settle == driver.UpTo)}
+	inner := taps.Owned(sub, func(a driver.Assignment) {
 		c.emit(history.Event{Op: history.OpAssign, Group: group, Partition: a.Partition, Fence: a.Fence})
-		sub.Assigned(a)
-	}
-	inner.Revoke = func(ctx context.Context, partitions []string) {
-		lost := ctx.Err() != nil
-		if lost {
-			c.gone(history.OpLost, partitions)
-		}
-		sub.Revoke(ctx, partitions)
-		switch {
-		case lost:
-		case ctx.Err() != nil: // ownership ended while core was letting go
-			c.gone(history.OpLost, partitions)
-		default:
-			c.gone(history.OpRevoke, partitions)
-		}
-	}
+	}, c.gone)
 	var err error
 	if c.Consumer, err = r.Driver.Subscribe(ctx, inner); err != nil {
 		return nil, err
@@ -52,33 +35,9 @@ func (r *recorder) Subscribe(ctx context.Context, sub driver.Subscription) (driv
 type recorded struct {
 	driver.Consumer
 	emit func(history.Event)
-	upTo bool
 
-	mu   sync.Mutex
-	held map[receipt]entry
-	logs map[lane][]entry // a log: received and not committed, in order
-}
-
-// receipt is a driver.Receipt without Ref, which need not be comparable.
-type receipt struct {
-	lane
-	seq, aux int64
-	id       string
-}
-
-type lane struct {
-	partition string
-	epoch     uint64
-}
-
-type entry struct {
-	id, position string
-	offset       int64
-	r            receipt
-}
-
-func key(r driver.Receipt) receipt {
-	return receipt{lane{r.Partition, r.Epoch}, r.Seq, r.Aux, r.ID}
+	mu  sync.Mutex
+	out taps.Deliveries
 }
 
 func (c *recorded) gone(op history.Op, partitions []string) {
@@ -93,31 +52,14 @@ func (c *recorded) Receive(ctx context.Context, want driver.Demand) ([]driver.Re
 	defer c.mu.Unlock()
 	for i := range got {
 		m := &got[i]
-		e := entry{id: m.ID, position: position(m.Offset), offset: m.Offset, r: key(m.Receipt)}
-		c.held[e.r] = e
-		if c.upTo {
-			c.logs[e.r.lane] = append(c.logs[e.r.lane], e)
-		}
+		e := c.out.Add(m)
 		outcome := ""
 		if !intact(&m.Message) || m.Err != nil {
 			outcome = history.Corrupt
 		}
-		c.emit(history.Event{Op: history.OpRecv, ID: m.ID, Group: group, Partition: e.r.partition, Position: e.position, Outcome: outcome})
+		c.emit(history.Event{Op: history.OpRecv, ID: m.ID, Group: group, Partition: e.Receipt.Partition, Position: e.Position(), Outcome: outcome})
 	}
 	return got, err
-}
-
-// position is how a place in a log is written; "" = no log.
-func position(offset int64) string {
-	if offset < 0 {
-		return ""
-	}
-	return strconv.FormatInt(offset, 10)
-}
-
-var dispositions = map[driver.Disposition]string{
-	driver.Ack: history.Ack, driver.Nack: history.Nack, driver.Return: history.Return,
-	driver.Reject: history.Reject, driver.Extend: history.Extend, driver.Hold: history.Ack,
 }
 
 // settling marks when a Settle began: its answer may come a freeze later.
@@ -129,14 +71,11 @@ func (c *recorded) Settle(ctx context.Context, batch []driver.Settlement) error 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range batch {
-		e, known := c.held[key(batch[i].Receipt)]
-		if !known {
-			e = entry{id: "unknown receipt", r: key(batch[i].Receipt)}
-		}
+		e, known := c.out.Of(batch[i].Receipt)
 		res := driver.ResultAt(err, i)
-		covered := []entry{e}
-		if c.upTo && known {
-			next := e.offset + 1
+		covered := []taps.Delivery{e}
+		if c.out.UpTo() && known {
+			next := e.Offset + 1
 			if batch[i].Disposition == driver.Hold { // what is before it is done
 				next--
 			}
@@ -144,11 +83,11 @@ func (c *recorded) Settle(ctx context.Context, batch []driver.Settlement) error 
 		}
 		for _, x := range covered {
 			c.emit(history.Event{
-				Op: history.OpSettled, ID: x.id, Group: group, Partition: x.r.partition, Position: x.position,
-				Outcome: dispositions[batch[i].Disposition], Class: class(res),
+				Op: history.OpSettled, ID: x.ID, Group: group, Partition: x.Receipt.Partition, Position: x.Position(),
+				Outcome: taps.Outcome(batch[i].Disposition), Class: taps.Class(res),
 			})
 			if res == nil && batch[i].Disposition != driver.Extend {
-				delete(c.held, x.r)
+				delete(c.out.Held, x.Receipt)
 			}
 		}
 	}
@@ -157,30 +96,11 @@ func (c *recorded) Settle(ctx context.Context, batch []driver.Settlement) error 
 
 // upToLocked returns what a commit that puts the group at next covers, and records an accepted one. The
 // receipt of e is kept: core may commit the same place again.
-func (c *recorded) upToLocked(e entry, next int64, accepted bool) []entry {
-	log := c.logs[e.r.lane]
-	n := 0
-	for n < len(log) && log[n].offset < next {
-		n++
-	}
-	covered := log[:n:n]
+func (c *recorded) upToLocked(e taps.Delivery, next int64, accepted bool) []taps.Delivery {
+	covered, rest := c.out.Split(e.Receipt.Lane, next)
 	if accepted {
-		c.logs[e.r.lane] = log[n:]
-		c.emit(history.Event{Op: history.OpCommit, Group: group, Partition: e.r.partition, Position: position(next)})
+		c.out.Logs[e.Receipt.Lane] = rest
+		c.emit(history.Event{Op: history.OpCommit, Group: group, Partition: e.Receipt.Partition, Position: taps.Position(next)})
 	}
 	return covered
-}
-
-// class is the word the checks know.
-func class(err error) string {
-	switch c := driver.ClassOf(err); {
-	case err == nil:
-		return ""
-	case errors.Is(err, driver.LeaseLost):
-		return history.LeaseLost
-	case c == 0:
-		return "unclassified"
-	default:
-		return c.String()
-	}
 }

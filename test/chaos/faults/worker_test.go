@@ -21,6 +21,7 @@ import (
 	"github.com/varal-go/varal/test/chaos"
 	"github.com/varal-go/varal/test/chaos/faultnet"
 	"github.com/varal-go/varal/test/lab/history"
+	"github.com/varal-go/varal/test/lab/taps"
 )
 
 // group is the label of all consumers here.
@@ -113,7 +114,7 @@ func (a target) open(ctx context.Context, net *faultnet.Net, emit func(history.E
 	if err != nil {
 		return nil, err
 	}
-	o := core.Options{Observer: signals{emit}}
+	o := core.Options{Observer: taps.Signals(emit)}
 	if strings.HasPrefix(a.URL, "memory:") {
 		o.Provision = core.ProvisionCreate
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -124,16 +125,6 @@ func (a target) open(ctx context.Context, net *faultnet.Net, emit func(history.E
 	cl := core.NewClient(&recorder{Driver: d, emit: emit}, o)
 	client.Store(cl)
 	return cl, nil
-}
-
-// signals writes core's signals into the history.
-type signals struct{ emit func(history.Event) }
-
-func (signals) Published(core.PublishInfo)                 {}
-func (signals) Attempted(*core.Delivery, core.AttemptInfo) {}
-func (signals) Settled(core.SettleInfo)                    {}
-func (s signals) Signalled(g core.Signal) {
-	s.emit(history.Event{Op: history.OpLog, Partition: g.Partition, N: g.Count, Outcome: string(g.Kind), Class: fmt.Sprintf("signal %s: %.200v", g.Kind, g.Err)})
 }
 
 // call records a public call and its allowed time.
@@ -190,7 +181,7 @@ func (a consumerArgs) handler(emit func(history.Event)) core.Handler {
 	return func(ctx context.Context, d *core.Delivery) error {
 		e := history.Event{
 			Op: history.OpStart, ID: d.ID, Group: group, Dest: a.Dest.Name, Key: d.Key, N: number(&d.Message),
-			Attempt: d.Attempt, Partition: d.Partition, Position: position(d.Offset),
+			Attempt: d.Attempt, Partition: d.Partition, Position: taps.Position(d.Offset),
 		}
 		emit(e)
 		e.Op, e.Outcome = history.OpEnd, history.OK

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"io"
 	"log/slog"
@@ -26,6 +25,7 @@ import (
 	"github.com/varal-go/varal/test/chaos"
 	"github.com/varal-go/varal/test/chaos/faultnet"
 	"github.com/varal-go/varal/test/lab/history"
+	"github.com/varal-go/varal/test/lab/taps"
 )
 
 // group is the label of all members here.
@@ -199,7 +199,7 @@ func (m *member) open(ctx context.Context) (*core.Client, error) {
 		d = m.args.wrapper(d)
 	}
 	// Memory is empty at first, so its destinations are made as they are used.
-	o := core.Options{Observer: signals{m.emit}, Logger: slog.New(slog.NewTextHandler(logs(m.args.name), nil))}
+	o := core.Options{Observer: taps.Signals(m.emit), Logger: slog.New(slog.NewTextHandler(logs(m.args.name), nil))}
 	if strings.HasPrefix(m.args.URL, "memory:") {
 		o.Provision = core.ProvisionCreate
 	}
@@ -227,16 +227,6 @@ func logs(process string) io.Writer {
 		return io.Discard
 	}
 	return os.Stderr
-}
-
-// signals writes core's signals into the history.
-type signals struct{ emit func(history.Event) }
-
-func (signals) Published(core.PublishInfo)                 {}
-func (signals) Attempted(*core.Delivery, core.AttemptInfo) {}
-func (signals) Settled(core.SettleInfo)                    {}
-func (s signals) Signalled(g core.Signal) {
-	s.emit(history.Event{Op: history.OpLog, Partition: g.Partition, N: g.Count, Outcome: string(g.Kind), Class: fmt.Sprintf("signal %s: %.200v", g.Kind, g.Err)})
 }
 
 const (
@@ -300,7 +290,7 @@ func (m *member) handle(ctx context.Context, d *core.Delivery) error {
 	m.at(beforeStart)
 	e := history.Event{
 		Op: history.OpStart, ID: d.ID, Group: group, Dest: m.args.Dest.Name, Key: d.Key, N: number(&d.Message),
-		Attempt: d.Attempt, Partition: d.Partition, Position: position(d.Offset), Fence: d.Fence,
+		Attempt: d.Attempt, Partition: d.Partition, Position: taps.Position(d.Offset), Fence: d.Fence,
 	}
 	m.emit(e)
 	m.at(afterStart)

@@ -4,13 +4,13 @@ package sessions
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/varal-go/varal/core/driver"
 	"github.com/varal-go/varal/test/lab/history"
+	"github.com/varal-go/varal/test/lab/taps"
 )
 
 // recorder stands between core and an adapter. It writes down what passes, hides the
@@ -40,39 +40,34 @@ const (
 
 func (r *recorder) Subscribe(ctx context.Context, sub driver.Subscription) (driver.Consumer, error) {
 	m := r.member
-	c := &recorded{
-		m: m, dest: sub.From.Name, upTo: r.Driver.Capabilities(sub.From).Settle == driver.UpTo,
-		held: map[receipt]entry{}, logs: map[lane][]entry{},
-	}
-	inner := sub
-	inner.Assigned = func(a driver.Assignment) {
+	c := &recorded{m: m, dest: sub.From.Name, out: taps.NewDeliveries(r.Driver.Capabilities(sub.From).Settle == driver.UpTo)}
+	inner := taps.Owned(m.failing(sub), func(a driver.Assignment) {
 		m.emit(history.Event{Op: history.OpAssign, Group: group, Dest: c.dest, Partition: a.Partition, Fence: a.Fence, N: len(a.State)})
-		sub.Assigned(a)
+	}, c.gone)
+	var err error
+	if c.Consumer, err = r.Driver.Subscribe(ctx, inner); err != nil {
+		return nil, err
 	}
-	inner.Revoke = func(ctx context.Context, partitions []string) {
-		lost := ctx.Err() != nil
-		if lost {
-			c.gone(history.OpLost, partitions)
-			sub.Revoke(ctx, partitions)
+	return c, nil
+}
+
+// failing puts the failpoints of a revoke into a subscription. Where ownership has ended
+// already there is nothing to let go.
+func (m *member) failing(sub driver.Subscription) driver.Subscription {
+	revoke := sub.Revoke
+	sub.Revoke = func(ctx context.Context, partitions []string) {
+		if ctx.Err() != nil {
+			revoke(ctx, partitions)
 			return
 		}
 		for _, p := range partitions {
 			m.emit(history.Event{Op: history.OpLog, Class: saidRevoke, Group: group, Partition: p})
 		}
 		m.at(revokeBegun)
-		sub.Revoke(ctx, partitions)
+		revoke(ctx, partitions)
 		m.at(revokeEnded)
-		if ctx.Err() != nil { // ownership ended while core was letting go
-			c.gone(history.OpLost, partitions)
-			return
-		}
-		c.gone(history.OpRevoke, partitions)
 	}
-	var err error
-	if c.Consumer, err = r.Driver.Subscribe(ctx, inner); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return sub
 }
 
 // recorded is one consumer. Receive and Settle have one caller each, as the contract
@@ -81,33 +76,9 @@ type recorded struct {
 	driver.Consumer
 	m    *member
 	dest string
-	upTo bool
 
-	mu   sync.Mutex
-	held map[receipt]entry
-	logs map[lane][]entry // a log: received and not committed, in order
-}
-
-// receipt is a driver.Receipt without Ref, which need not be comparable.
-type receipt struct {
-	lane
-	seq, aux int64
-	id       string
-}
-
-type lane struct {
-	partition string
-	epoch     uint64
-}
-
-type entry struct {
-	id, position string
-	offset       int64
-	r            receipt
-}
-
-func key(r driver.Receipt) receipt {
-	return receipt{lane{r.Partition, r.Epoch}, r.Seq, r.Aux, r.ID}
+	mu  sync.Mutex
+	out taps.Deliveries
 }
 
 func (c *recorded) gone(op history.Op, partitions []string) {
@@ -125,31 +96,14 @@ func (c *recorded) Receive(ctx context.Context, want driver.Demand) ([]driver.Re
 	defer c.mu.Unlock()
 	for i := range got {
 		m := &got[i]
-		e := entry{id: m.ID, position: position(m.Offset), offset: m.Offset, r: key(m.Receipt)}
-		c.held[e.r] = e
-		if c.upTo {
-			c.logs[e.r.lane] = append(c.logs[e.r.lane], e)
-		}
+		e := c.out.Add(m)
 		outcome := ""
 		if !intact(&m.Message) || m.Err != nil {
 			outcome = history.Corrupt
 		}
-		c.m.emit(history.Event{Op: history.OpRecv, ID: m.ID, Group: group, Dest: c.dest, Partition: e.r.partition, Position: e.position, Outcome: outcome})
+		c.m.emit(history.Event{Op: history.OpRecv, ID: m.ID, Group: group, Dest: c.dest, Partition: e.Receipt.Partition, Position: e.Position(), Outcome: outcome})
 	}
 	return got, err
-}
-
-// position is how a place in a log is written; "" = no log.
-func position(offset int64) string {
-	if offset < 0 {
-		return ""
-	}
-	return strconv.FormatInt(offset, 10)
-}
-
-var dispositions = map[driver.Disposition]string{
-	driver.Ack: history.Ack, driver.Nack: history.Nack, driver.Return: history.Return,
-	driver.Reject: history.Reject, driver.Extend: history.Extend, driver.Hold: history.Ack,
 }
 
 func (c *recorded) Settle(ctx context.Context, batch []driver.Settlement) error {
@@ -168,7 +122,7 @@ func (c *recorded) Settle(ctx context.Context, batch []driver.Settlement) error 
 // announce marks when commits began: what ended later is not in their state.
 func (c *recorded) announce(batch []driver.Settlement) {
 	for i := range batch {
-		if c.upTo {
+		if c.out.UpTo() {
 			c.m.emit(history.Event{Op: history.OpLog, Class: saidBegins, Partition: batch[i].Receipt.Partition, N: len(batch[i].State)})
 		}
 	}
@@ -188,7 +142,7 @@ func (c *recorded) settle(ctx context.Context, batch []driver.Settlement) error 
 
 // answered writes down what became of one entry. mu is held.
 func (c *recorded) answered(s *driver.Settlement, res error) {
-	if c.upTo {
+	if c.out.UpTo() {
 		said := history.Event{Op: history.OpLog, Class: saidCommit, Partition: s.Receipt.Partition, N: len(s.State)}
 		if res != nil {
 			said.Class, said.Outcome = saidRefused, res.Error()
@@ -198,21 +152,18 @@ func (c *recorded) answered(s *driver.Settlement, res error) {
 	if c.m.args.Quiet {
 		return
 	}
-	e, known := c.held[key(s.Receipt)]
-	if !known {
-		e = entry{id: "unknown receipt", r: key(s.Receipt)}
-	}
-	covered := []entry{e}
-	if c.upTo && known {
+	e, known := c.out.Of(s.Receipt)
+	covered := []taps.Delivery{e}
+	if c.out.UpTo() && known {
 		covered = c.covers(e, s.Disposition, res == nil)
 	}
 	for _, x := range covered {
 		c.m.emit(history.Event{
-			Op: history.OpSettled, ID: x.id, Group: group, Dest: c.dest, Partition: x.r.partition, Position: x.position,
-			Outcome: dispositions[s.Disposition], Class: class(res),
+			Op: history.OpSettled, ID: x.ID, Group: group, Dest: c.dest, Partition: x.Receipt.Partition, Position: x.Position(),
+			Outcome: taps.Outcome(s.Disposition), Class: taps.Class(res),
 		})
-		if res == nil && s.Disposition != driver.Extend && !c.upTo {
-			delete(c.held, x.r)
+		if res == nil && s.Disposition != driver.Extend && !c.out.UpTo() {
+			delete(c.out.Held, x.Receipt)
 		}
 	}
 }
@@ -220,36 +171,18 @@ func (c *recorded) answered(s *driver.Settlement, res error) {
 // covers returns what a commit up to e is about, and records an accepted one. One that
 // failed is about everything that was received: its state was to speak for what is done
 // further up. Receipts are kept while their partition is: core may commit one again.
-func (c *recorded) covers(e entry, d driver.Disposition, accepted bool) []entry {
-	log := c.logs[e.r.lane]
+func (c *recorded) covers(e taps.Delivery, d driver.Disposition, accepted bool) []taps.Delivery {
 	if !accepted {
-		return log
+		return c.out.Logs[e.Receipt.Lane]
 	}
-	next := e.offset + 1
+	next := e.Offset + 1
 	if d == driver.Hold {
 		next--
 	}
-	n := 0
-	for n < len(log) && log[n].offset < next {
-		n++
-	}
-	c.logs[e.r.lane] = log[n:]
-	c.m.emit(history.Event{Op: history.OpCommit, Group: group, Dest: c.dest, Partition: e.r.partition, Position: position(next)})
-	return log[:n:n]
-}
-
-// class is the word the checks know.
-func class(err error) string {
-	switch c := driver.ClassOf(err); {
-	case err == nil:
-		return ""
-	case errors.Is(err, driver.LeaseLost):
-		return history.LeaseLost
-	case c == 0:
-		return "unclassified"
-	default:
-		return c.String()
-	}
+	covered, rest := c.out.Split(e.Receipt.Lane, next)
+	c.out.Logs[e.Receipt.Lane] = rest
+	c.m.emit(history.Event{Op: history.OpCommit, Group: group, Dest: c.dest, Partition: e.Receipt.Partition, Position: taps.Position(next)})
+	return covered
 }
 
 // number is n of message.

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strconv"
 
 	"github.com/varal-go/varal/core"
 	"github.com/varal-go/varal/test/lab/history"
+	"github.com/varal-go/varal/test/lab/taps"
 )
 
 // Message tells how a member's messages are named in the history.
@@ -23,7 +23,7 @@ func (c *Client) Handler(m Message, next core.Handler) core.Handler {
 	return func(ctx context.Context, d *core.Delivery) error {
 		e := history.Event{
 			Op: history.OpStart, ID: d.ID, Group: m.Group, Dest: m.Dest, Key: d.Key,
-			Attempt: d.Attempt, Partition: d.Partition, Position: position(d.Offset),
+			Attempt: d.Attempt, Partition: d.Partition, Position: taps.Position(d.Offset),
 		}
 		if m.Number != nil {
 			e.N = m.Number(d)
@@ -82,12 +82,4 @@ func (c *Client) Counters(s *core.Consumer) {
 	c.Resource("back-off timers", st.Waiting)
 	c.Resource("queued", st.Queued)
 	c.Resource("keys", st.Keys)
-}
-
-// position is how a place in a log is written; "" = no log.
-func position(offset int64) string {
-	if offset < 0 {
-		return ""
-	}
-	return strconv.FormatInt(offset, 10)
 }
