@@ -144,6 +144,16 @@
 // Config.Replicas counts those of the node that has the message, and holds where a replica
 // takes over. There is no database but 0.
 //
+// # TLS
+//
+// With Config.TLS (rediss://) every connection is encrypted, and by the same settings: to the
+// Sentinels, to what they name, and to the nodes of a Cluster, found ones too. There is no
+// mixture. So Sentinels must listen with TLS (tls-port, port 0) and reach the servers with it
+// (tls-replication yes), for then they name the port that speaks it; nodes tell it by
+// themselves. CA must hold the roots of all. A certificate that is not accepted makes Open
+// fail with Denied; TLS on one side only is Transient, with a text that names the other
+// scheme: a server that is silent, or hangs up, need not be one without TLS, or with it.
+//
 // # Broadcast
 //
 // With Config.Broadcast the topics of a client are channels of PUBLISH and SUBSCRIBE, and it

@@ -3,8 +3,12 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -58,6 +62,23 @@ func notSent(err error) bool {
 		return true
 	}
 	return errors.Is(err, goredis.ErrPoolTimeout) || errors.Is(err, goredis.ErrPoolExhausted) || errors.Is(err, goredis.ErrClosed)
+}
+
+// unanswered adds to the error of a handshake what its silence may mean: a plain server takes
+// the first bytes for half a command and waits for the rest.
+func unanswered(addr string, err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("the TLS handshake with %s had no answer: %w; where the server speaks no TLS write redis:// (no Config.TLS)", addr, err)
+}
+
+// wantsTLS adds to the error of the first request of all what a closed connection may mean.
+func (b *broker) wantsTLS(err error) error {
+	if b.cfg.TLS != nil || !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		return err
+	}
+	return fmt.Errorf("%w; a server that wants TLS ends a plain connection like this: then write rediss:// (Config.TLS)", err)
 }
 
 // replies maps the first word of an error reply. What is missing is Permanent, if it is

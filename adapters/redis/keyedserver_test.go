@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -22,6 +23,7 @@ import (
 type server struct {
 	t    *testing.T
 	addr string
+	tls  *tls.Config // nil = it listens in the open
 	args []string
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -68,7 +70,14 @@ func (s *server) kill() {
 }
 
 func (s *server) client() *goredis.Client {
-	cl := goredis.NewClient(&goredis.Options{Addr: s.addr})
+	cl := goredis.NewClient(&goredis.Options{Addr: s.addr, TLSConfig: s.tls})
+	s.t.Cleanup(func() { _ = cl.Close() })
+	return cl
+}
+
+// sentinel is a client of a Sentinel.
+func (s *server) sentinel() *goredis.SentinelClient {
+	cl := goredis.NewSentinelClient(&goredis.Options{Addr: s.addr, TLSConfig: s.tls})
 	s.t.Cleanup(func() { _ = cl.Close() })
 	return cl
 }

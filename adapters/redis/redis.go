@@ -86,7 +86,7 @@ func (b *broker) greet(ctx context.Context, op string) error {
 		return err
 	})
 	if err != nil {
-		return opening(op, err)
+		return opening(op, b.wantsTLS(err))
 	}
 	for _, info := range infos { // the last word is that of the worst
 		if err := b.inspectServer(op, info); err != nil || b.durable != "" {
@@ -215,7 +215,7 @@ func (b *broker) dialTCP(ctx context.Context, network, addr string) (net.Conn, e
 	secure := tls.Client(conn, conf)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
-		return nil, &dialError{err}
+		return nil, &dialError{unanswered(addr, err)}
 	}
 	return secure, nil
 }

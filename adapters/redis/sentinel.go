@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/varal-go/varal/adapters/internal/sdktext"
+	"github.com/varal-go/varal/adapters/internal/tlsconf"
 	"github.com/varal-go/varal/core/driver"
 )
 
@@ -94,12 +95,15 @@ func (b *broker) askSentinels(ctx context.Context, op string) error {
 			return driver.Errorf(op, driver.Permanent, "%s is a server and no Sentinel: name the Sentinels, or leave sentinel= out (Config.Sentinel)", addrs[i])
 		}
 		if c := classOf(err); worst == nil || c == driver.Denied && class != driver.Denied {
-			worst = fmt.Errorf("the Sentinel at %s: %w", addrs[i], sdktext.Mark(err))
+			worst = fmt.Errorf("the Sentinel at %s: %w", addrs[i], b.wantsTLS(sdktext.Mark(err)))
 			class = driver.Transient
 			if c != driver.Ambiguous { // a question changes nothing
 				class = c
 			}
 		}
+	}
+	if class == driver.Denied && tlsconf.IsCertificateError(worst) {
+		return driver.Errorf(op, class, "%w; the settings of TLS are those of the Sentinels too: ca in the URL (Config.TLS) must hold the roots of all", worst)
 	}
 	if class == driver.Denied {
 		return driver.Errorf(op, class, "%w; its login is sentinel_user and sentinel_password in the URL (Config.SentinelUser, SentinelPassword)", worst)

@@ -46,6 +46,10 @@ func (e *env) gated() {
 			e.Logf("engine log:\n%s", e.logs.tail())
 		}
 	}()
+	if e.h.leftOut(e.c.ID) {
+		e.end(NotExercised, "left out of this run (Harness.Only)")
+		return
+	}
 	if why, ok := e.h.deviation(e.c.ID, e.on.name); ok {
 		e.end(NotExercised, "the server deviates: "+why)
 		return

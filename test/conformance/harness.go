@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -91,6 +92,10 @@ type Harness struct {
 	// the second try passes, both are printed and the card marks the case as unsteady.
 	SecondTry bool
 
+	// Only are the ids of the cases to run, where all of them would take too long. The others
+	// are not exercised, and allowed to be, and the score card does not record the run. nil =
+	// all.
+	Only []string
 	// Deviations: case id, or id and shape as in "C41/keyed" → in which way the server under
 	// test, an emulator say, is not what it stands for. Such a case is not run; it is not
 	// exercised, and allowed to be.
@@ -125,6 +130,9 @@ func (h *Harness) bulk(n int) int {
 	}
 	return n
 }
+
+// leftOut tells that Only does not name a case.
+func (h *Harness) leftOut(id string) bool { return h.Only != nil && !slices.Contains(h.Only, id) }
 
 // deviation tells why a case is not run on a shape.
 func (h *Harness) deviation(id, shape string) (why string, ok bool) {

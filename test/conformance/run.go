@@ -87,7 +87,7 @@ func Run(t *testing.T, h Harness) {
 	if !slices.ContainsFunc(res.Cases, func(c CaseResult) bool { return c.Unsteady }) { // a first try may have left some
 		awaitGoroutines(t)
 	}
-	if len(res.Cases) == len(allCases()) {
+	if len(res.Cases) == len(allCases()) && h.Only == nil {
 		if err := Update(func(s *Scorecard) { s.Merge(res) }); err != nil {
 			t.Errorf("score card: %v", err)
 		}
@@ -131,7 +131,7 @@ func report(t *testing.T, h Harness, c Case, out CaseResult, seed uint64) {
 
 // forbidden returns the shapes on which a case was not exercised although it must be.
 func (h *Harness) forbidden(out CaseResult) (shapes []string) {
-	if _, ok := h.AllowNotExercised[out.ID]; ok || h.AllowNotExercised == nil {
+	if _, ok := h.AllowNotExercised[out.ID]; ok || h.AllowNotExercised == nil || h.leftOut(out.ID) {
 		return nil
 	}
 	if len(out.Shapes) == 0 {

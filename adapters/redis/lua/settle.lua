@@ -60,7 +60,9 @@ for i = 6, #ARGV, 6 do
     elseif verb == 'return' then
       redis.call('XCLAIM', src, group, '~free', 0, id, 'IDLE', ARGV[5], 'RETRYCOUNT', p[4] - 1, 'JUSTID')
     else
-      redis.call('XCLAIM', src, group, me, 0, id, 'IDLE', ARGV[i + 2], 'JUSTID')
+      -- The count is the fence, so it is said. JUSTID alone leaves it, but not on every server
+      -- that speaks the protocol.
+      redis.call('XCLAIM', src, group, me, 0, id, 'IDLE', ARGV[i + 2], 'RETRYCOUNT', p[4], 'JUSTID')
     end
   end
   out[#out + 1] = res

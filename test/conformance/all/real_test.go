@@ -37,25 +37,21 @@ var children = map[string]func(ctx context.Context) (driver.Driver, error){
 // overTCP is the part of a harness that brokers behind sockets share: a fault proxy
 // under every driver, destinations made by Admin.
 func overTCP(t *testing.T, open opener) conformance.Harness {
+	plain := mustOpen(t, open, nil)
+	return overFaults(t, func(testing.TB) opener { return open }, func(testing.TB) driver.Driver { return plain })
+}
+
+// overFaults is overTCP for a broker that may be another one for each case: open opens on
+// that of a case, and plain is a driver on it whose connections nobody cuts.
+func overFaults(t *testing.T, open func(t testing.TB) opener, plain func(t testing.TB) driver.Driver) conformance.Harness {
 	net := faultnet.New()
 	t.Cleanup(func() { _ = net.Close() })
 	run, n := rand.Uint32(), atomic.Int64{}
-	mustOpen := func(t testing.TB, dial dialer) driver.Driver {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		d, err := open(ctx, dial)
-		if err != nil {
-			t.Fatalf("open: %v", err)
-		}
-		t.Cleanup(func() { closeDriver(t, d) })
-		return d
-	}
-	plain := mustOpen(t, nil)
 	return conformance.Harness{
-		Open: func(t testing.TB) driver.Driver { return mustOpen(t, net.DialContext) },
+		Open: func(t testing.TB) driver.Driver { return mustOpen(t, open(t), net.DialContext) },
 		Destination: func(t testing.TB, s driver.Shape, partitions int, groups ...string) driver.Destination {
 			d := driver.Destination{Shape: s, Name: fmt.Sprintf("conformance-%x-%d", run, n.Add(1)), Partitions: partitions}
-			createDestination(t, plain, d, groups...)
+			createDestination(t, plain(t), d, groups...)
 			return d
 		},
 		Break: func(testing.TB) func() {
@@ -69,6 +65,19 @@ func overTCP(t *testing.T, open opener) conformance.Harness {
 			return net.Heal
 		},
 	}
+}
+
+// mustOpen opens a driver that closes with t.
+func mustOpen(t testing.TB, open opener, dial dialer) driver.Driver {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	d, err := open(ctx, dial)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() { closeDriver(t, d) })
+	return d
 }
 
 // respawn runs a job in a process of its own: this test binary again.

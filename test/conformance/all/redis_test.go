@@ -51,12 +51,49 @@ func redisHarness(t *testing.T, name string, open opener) conformance.Harness {
 func redisHarnessAt(t *testing.T, name, raw string, open opener) conformance.Harness {
 	h := overTCP(t, open)
 	h.Name, h.Broker, h.Real = name, "Redis "+or(os.Getenv("VARAL_REDIS_VERSION"), "7.0"), true
-	h.Lease, h.Tolerance = redisLease, time.Second
 	h.Spawn = respawn(name)
+	h.BadCredentials = wrongRedisPassword(raw)
+	h.Dedup = func(t testing.TB) core.DedupStore { return openRedisDedup(t, raw) }
+	likeRedis(&h)
+	return h
+}
+
+// likeRedis is what a harness has in common with those of other servers that this adapter
+// speaks to.
+func likeRedis(h *conformance.Harness) {
+	h.Lease, h.Tolerance = redisLease, time.Second
 	h.OpenDown = func(ctx context.Context) (driver.Driver, error) {
 		return redis.Open(ctx, redis.Config{Addr: "127.0.0.1:1"})
 	}
-	h.BadCredentials = func(_ testing.TB, password string) error {
+	const each = "Redis settles each message by itself, also those of a stream"
+	h.AllowNotExercised = map[string]string{"C24": each, "C25": each}
+	h.SecondTry = true
+}
+
+func openRedisDedup(t testing.TB, raw string) core.DedupStore {
+	c, err := redis.ParseURL(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	store, err := redis.OpenDedup(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := store.Close(ctx); err != nil {
+			t.Logf("closing a store: %v", err)
+		}
+	})
+	return store
+}
+
+// wrongRedisPassword is Harness.BadCredentials of the server at raw.
+func wrongRedisPassword(raw string) func(testing.TB, string) error {
+	return func(_ testing.TB, password string) error {
 		// Not by url.Parse, which knows no lists of hosts.
 		c, err := redis.ParseURL(strings.Replace(raw, "://", "://"+url.UserPassword("nobody", password).String()+"@", 1))
 		if err != nil {
@@ -66,30 +103,6 @@ func redisHarnessAt(t *testing.T, name, raw string, open opener) conformance.Har
 		defer cancel()
 		return use(redis.Open(ctx, c))
 	}
-	h.Dedup = func(t testing.TB) core.DedupStore {
-		c, err := redis.ParseURL(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		store, err := redis.OpenDedup(ctx, c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			defer cancel()
-			if err := store.Close(ctx); err != nil {
-				t.Logf("closing a store: %v", err)
-			}
-		})
-		return store
-	}
-	const each = "Redis settles each message by itself, also those of a stream"
-	h.AllowNotExercised = map[string]string{"C24": each, "C25": each}
-	h.SecondTry = true
-	return h
 }
 
 func TestRedis(t *testing.T) {
