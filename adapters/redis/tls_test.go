@@ -2,15 +2,8 @@ package redis_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -19,66 +12,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/varal-go/varal/adapters/internal/adaptertest"
 	"github.com/varal-go/varal/adapters/redis"
 	"github.com/varal-go/varal/core/driver"
 )
 
-// authority signs the certificates of a test's servers.
+// authority is a CA, and makes servers with its certificate "server".
 type authority struct {
-	t    *testing.T
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	*adaptertest.Authority
+	t *testing.T
 }
 
-// newAuthority makes one, and a certificate "server" of it for 127.0.0.1.
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	a := &authority{t: t, dir: t.TempDir()}
-	a.cert = &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	a.key = a.sign("ca", a.cert)
-	a.sign("server", &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "server"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, // replicas show it too
-	})
+	a := &authority{Authority: adaptertest.NewAuthority(t), t: t}
+	a.Issue(t, "server", time.Now().Add(time.Hour)) // replicas show it too, as clients
 	return a
 }
 
-// sign writes NAME.pem and NAME.key. The first one signs itself.
-func (a *authority) sign(name string, c *x509.Certificate) *ecdsa.PrivateKey {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	by := a.key
-	if by == nil {
-		by = key
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, c, a.cert, &key.PublicKey, by)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	for file, block := range map[string]*pem.Block{".pem": {Type: "CERTIFICATE", Bytes: cert}, ".key": {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(a.path(name+file), pem.EncodeToMemory(block), 0o600); err != nil {
-			a.t.Fatal(err)
-		}
-	}
-	return key
-}
-
-func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
-
 func (a *authority) client() *tls.Config {
-	c, err := redis.TLS{CA: a.path("ca.pem")}.Config("127.0.0.1")
+	c, err := redis.TLS{CA: a.Path("ca.pem")}.Config("127.0.0.1")
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -92,9 +45,9 @@ func (a *authority) settings(port string) [][2]string {
 		{"bind", "127.0.0.1"},
 		{"port", "0"},
 		{"tls-port", port},
-		{"tls-cert-file", a.path("server.pem")},
-		{"tls-key-file", a.path("server.key")},
-		{"tls-ca-cert-file", a.path("ca.pem")},
+		{"tls-cert-file", a.Path("server.pem")},
+		{"tls-key-file", a.Path("server.key")},
+		{"tls-ca-cert-file", a.Path("ca.pem")},
 		{"tls-auth-clients", "no"},
 		{"tls-replication", "yes"},
 	}
@@ -103,7 +56,7 @@ func (a *authority) settings(port string) [][2]string {
 // secret starts a server with TLS.
 func (a *authority) secret(more ...string) *server {
 	a.t.Helper()
-	s := &server{t: a.t, addr: freePort(a.t), tls: a.client()}
+	s := &server{t: a.t, addr: adaptertest.FreeAddr(a.t), tls: a.client()}
 	_, port, _ := net.SplitHostPort(s.addr)
 	s.args = []string{binaryWithTLS(a.t), "--dir", a.t.TempDir(), "--save", "", "--appendonly", "yes", "--maxmemory-policy", "noeviction", "--repl-diskless-sync-delay", "0"}
 	for _, kv := range a.settings(port) {
@@ -118,7 +71,7 @@ func (a *authority) secret(more ...string) *server {
 // binaryWithTLS is the server's, or the test is skipped: TLS may be left out of a build.
 func binaryWithTLS(t *testing.T) string {
 	t.Helper()
-	path := binary(t)
+	path := adaptertest.RedisServer(t)
 	out, _ := exec.Command(path, "--port", "0", "--tls-port", "none").CombinedOutput() // it complains and ends
 	if !strings.Contains(string(out), "argument must be") && !strings.Contains(string(out), "couldn't be parsed") {
 		t.Skipf("this redis-server was built without TLS: %s", out)
@@ -133,7 +86,7 @@ func (a *authority) watched() (primary, replica, watcher *server) {
 	host, port, _ := net.SplitHostPort(primary.addr)
 	replica = a.secret("--replicaof", host+" "+port)
 	primary.copied(a.t, 1)
-	watcher = &server{t: a.t, addr: freePort(a.t), tls: a.client()}
+	watcher = &server{t: a.t, addr: adaptertest.FreeAddr(a.t), tls: a.client()}
 	dir := a.t.TempDir()
 	_, own, _ := net.SplitHostPort(watcher.addr)
 	conf := fmt.Sprintf("dir %[1]s\nlogfile %[1]s/log\nsentinel monitor %[2]s %[3]s %[4]s 1\nsentinel down-after-milliseconds %[2]s 1000\nsentinel failover-timeout %[2]s 60000\n",
@@ -145,7 +98,7 @@ func (a *authority) watched() (primary, replica, watcher *server) {
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		a.t.Fatal(err)
 	}
-	watcher.args = []string{binary(a.t), file, "--sentinel"}
+	watcher.args = []string{adaptertest.RedisServer(a.t), file, "--sentinel"}
 	watcher.start()
 	a.t.Cleanup(watcher.kill)
 	cl := watcher.sentinel()
@@ -162,7 +115,7 @@ func (a *authority) allied() (nodes []*server) {
 	ctx := within(a.t, 30*time.Second)
 	bus := make([]string, 2)
 	for i := range bus {
-		_, bus[i], _ = net.SplitHostPort(freePort(a.t))
+		_, bus[i], _ = net.SplitHostPort(adaptertest.FreeAddr(a.t))
 		n := a.secret("--tls-cluster", "yes", "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "2000",
 			"--cluster-announce-ip", "127.0.0.1", "--cluster-port", bus[i])
 		for _, order := range [][]any{{"CLUSTER", "ADDSLOTSRANGE", i * 8192, i*8192 + 8191}, {"CLUSTER", "SET-CONFIG-EPOCH", i + 1}} {
@@ -209,8 +162,8 @@ func dialURL(t *testing.T, raw string) (driver.Driver, error) {
 // one.
 func passes(t *testing.T, d driver.Driver) {
 	t.Helper()
-	for i, partitions := range []int{0, 0, 0, shardsOfTests} {
-		to := driver.Destination{Shape: driver.Queue, Name: fmt.Sprintf("own-%d-%d", i, names.Add(1)), Partitions: partitions}
+	for _, partitions := range []int{0, 0, 0, shardsOfTests} {
+		to := driver.Destination{Shape: driver.Queue, Name: adaptertest.Name("-"), Partitions: partitions}
 		if _, err := d.Admin().Apply(within(t, 10*time.Second), []driver.Resource{{Destination: to}}, driver.Create); err != nil {
 			t.Fatal(err)
 		}
@@ -239,9 +192,9 @@ func TestTLSBehindSentinels(t *testing.T) {
 	primary, replica, watcher := a.watched()
 	base := watcher.addr + "?sentinel=" + wardName
 	refusedTLS(t, "rediss://"+base, driver.Denied, "ca in the URL (Config.TLS)")
-	refusedTLS(t, "rediss://"+base+"&ca="+other.path("ca.pem"), driver.Denied, "ca in the URL (Config.TLS)")
-	refusedTLS(t, "rediss://"+base+"&server_name=elsewhere&ca="+a.path("ca.pem"), driver.Denied, "elsewhere")
-	d, err := dialURL(t, "rediss://"+base+"&ca="+a.path("ca.pem"))
+	refusedTLS(t, "rediss://"+base+"&ca="+other.Path("ca.pem"), driver.Denied, "ca in the URL (Config.TLS)")
+	refusedTLS(t, "rediss://"+base+"&server_name=elsewhere&ca="+a.Path("ca.pem"), driver.Denied, "elsewhere")
+	d, err := dialURL(t, "rediss://"+base+"&ca="+a.Path("ca.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,8 +217,8 @@ func TestTLSInACluster(t *testing.T) {
 	nodes := a.allied()
 	base := nodes[0].addr + "?cluster=true" // the other one is found
 	refusedTLS(t, "rediss://"+base, driver.Denied, "certificate")
-	refusedTLS(t, "rediss://"+base+"&ca="+other.path("ca.pem"), driver.Denied, "certificate")
-	d, err := dialURL(t, "rediss://"+base+"&ca="+a.path("ca.pem"))
+	refusedTLS(t, "rediss://"+base+"&ca="+other.Path("ca.pem"), driver.Denied, "certificate")
+	d, err := dialURL(t, "rediss://"+base+"&ca="+a.Path("ca.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +232,7 @@ func TestTLSOnOneSideOnly(t *testing.T) {
 	a := newAuthority(t)
 	secret, plain := a.secret(), private(t)
 	for _, more := range []string{"", "&cluster=true", "&sentinel=x"} {
-		refusedTLS(t, "rediss://"+plain.addr+"?connect_timeout=500ms&ca="+a.path("ca.pem")+more, driver.Transient, "write redis://")
+		refusedTLS(t, "rediss://"+plain.addr+"?connect_timeout=500ms&ca="+a.Path("ca.pem")+more, driver.Transient, "write redis://")
 		refusedTLS(t, "redis://"+secret.addr+"?connect_timeout=500ms"+more, driver.Transient, "write rediss://")
 	}
 }
