@@ -52,7 +52,9 @@ func errShortRebalance(have, session time.Duration) error {
 
 // served asks whether the brokers serve the protocol. One may know it and have it turned
 // off (group.version, group.coordinator.rebalance.protocols), which only a request tells:
-// that of a member that nobody is, to leave, changes nothing.
+// that of a member that nobody is, to leave, changes nothing. Where no coordinator answers in
+// time, as after a restart, it stays untold: a client joins when there is one, and fallback
+// sees what it does.
 func (d *kafka) served(ctx context.Context, group string) error {
 	const fix = "it takes Kafka 4.0 or later with group.version=1: use another assignor, or leave it out"
 	all, err := d.adm.ApiVersions(ctx)
@@ -69,16 +71,17 @@ func (d *kafka) served(ctx context.Context, group string) error {
 	}
 	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 	req.Group, req.MemberID, req.MemberEpoch = group, "nobody", -1
-	resp, err := req.RequestWith(ctx, d.cl)
-	if err != nil {
-		return d.explain(err)
+	brief, cancel := context.WithTimeout(ctx, min(d.conf.ConnectTimeout/2, 2*time.Second))
+	defer cancel()
+	resp, err := req.RequestWith(brief, d.cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
 	}
-	err = kerr.ErrorForCode(resp.ErrorCode)
-	switch {
+	switch class := classOf(err, driver.Transient); {
 	case errors.Is(err, kerr.UnsupportedVersion):
-		return driver.Errorf("subscribe", driver.Unsupported, "assignor: server (KIP-848) is turned off in this cluster: %s: %w", fix, err)
-	case errors.Is(err, kerr.GroupIDNotFound), classOf(err, driver.Transient) == driver.LeaseLost:
-		return nil // there is no such member, as it should be
+		return driver.Errorf("subscribe", driver.Unsupported, "assignor: server (KIP-848) is turned off in this cluster (group.version, group.coordinator.rebalance.protocols): %s: %w", fix, err)
+	case err == nil, errors.Is(err, kerr.GroupIDNotFound), class == driver.LeaseLost, class == driver.Transient:
+		return nil // there is no such member, as it should be; or nobody to say so
 	}
 	return err
 }
