@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -65,6 +66,11 @@ func (c *consumer) tell(told []driver.Assignment) {
 // onFetched is called by the client between an assignment and its first fetch. It
 // answers with an error where the broker did: the client then joins again.
 func (c *consumer) onFetched(ctx context.Context, cl *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	c.calls.Lock()
+	defer c.calls.Unlock()
+	if err := c.downgraded(); err != nil {
+		return err
+	}
 	c.adjust = nil
 	if len(resp.Groups) == 0 {
 		return nil
@@ -87,7 +93,10 @@ func (c *consumer) onFetched(ctx context.Context, cl *kgo.Client, resp *kmsg.Off
 	return nil
 }
 
-// fenceOf is the generation of the group.
+// fenceOf is the generation of the group, or where the broker assigns the epoch of the
+// member. That grows with each owner too: the broker gives a partition away under a new epoch
+// of the group, to a member that has reached it, and the owner before it reaches it only
+// when it has let go.
 func fenceOf(cl *kgo.Client) uint64 {
 	_, generation := cl.GroupMetadata()
 	return uint64(max(generation, 0))
@@ -168,18 +177,18 @@ func (c *consumer) begin(ctx context.Context, cl *kgo.Client, fresh []int32) (ma
 	if err != nil || start.Kind == driver.Earliest {
 		return at, err
 	}
-	member, generation := cl.GroupMetadata()
-	req := kmsg.NewPtrOffsetCommitRequest()
-	req.Group, req.MemberID, req.Generation, req.InstanceID = c.group, member, generation, c.instanceID()
-	t := kmsg.NewOffsetCommitRequestTopic()
-	t.Topic, t.TopicID = c.topic, c.id
+	req := c.commitRequest(cl)
+	t := &req.Topics[0]
 	for id, offset := range at {
 		p := kmsg.NewOffsetCommitRequestTopicPartition()
 		p.Partition, p.Offset, p.LeaderEpoch, p.Metadata = id, offset, -1, new(string)
 		t.Partitions = append(t.Partitions, p)
 	}
-	req.Topics = append(req.Topics, t)
 	resp, err := req.RequestWith(ctx, cl)
+	for try := 0; err == nil && isStale(resp) && try < staleTries && c.nextEpoch(ctx, cl, req); try++ {
+		req.MemberID, req.Generation = cl.GroupMetadata() // nothing is open yet that could have gone meanwhile
+		resp, err = req.RequestWith(ctx, cl)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -204,12 +213,32 @@ func (c *consumer) onAdjust(_ context.Context, m map[string]map[int32]kgo.Offset
 	return m, nil
 }
 
+// onRevoked is called by the client when partitions go. Where the broker assigns and Close
+// has begun it is all of them: a client that leaves names only what its last assignment
+// holds, and does not come to name what that has just taken away.
 func (c *consumer) onRevoked(ctx context.Context, _ *kgo.Client, m map[string][]int32) {
-	c.revoke(ctx, m[c.topic])
+	c.calls.Lock()
+	defer c.calls.Unlock()
+	ids := m[c.topic]
+	select {
+	case <-c.stop:
+		if c.d.conf.server() {
+			ids = c.held()
+		}
+	default:
+	}
+	c.revoke(ctx, ids)
 }
 
+// onLost is called by the client when it is no member any more.
 func (c *consumer) onLost(ctx context.Context, _ *kgo.Client, m map[string][]int32) {
-	c.lose(ctx, m[c.topic])
+	c.calls.Lock()
+	defer c.calls.Unlock()
+	ids := m[c.topic]
+	if c.d.conf.server() {
+		ids = c.held()
+	}
+	c.lose(ctx, ids)
 	c.pulse.rest() // not before: until they are closed nothing may be handed out
 }
 
@@ -220,9 +249,12 @@ func (c *consumer) onLost(ctx context.Context, _ *kgo.Client, m map[string][]int
 func (c *consumer) revoke(ctx context.Context, ids []int32) {
 	ctx, cancel := context.WithDeadline(ctx, c.wall())
 	defer cancel()
-	if c.d.conf.eager() {
+	switch {
+	case c.d.conf.eager():
 		c.pulse.hold(true)
 		defer c.pulse.hold(false)
+	case c.d.conf.server() && len(ids) > 0:
+		c.pulse.owe(c.pulse.since().Add(c.d.conf.RebalanceTimeout))
 	}
 	c.lock()
 	c.forget(ids)
@@ -237,6 +269,9 @@ func (c *consumer) revoke(ctx context.Context, ids []int32) {
 	c.mu.Lock()
 	c.hurry = nil
 	c.close(ids, true)
+	if c.d.conf.server() && len(c.ring) == 0 {
+		c.doubt = time.Now().Add(doubtFor)
+	}
 	c.mu.Unlock()
 }
 
@@ -291,6 +326,14 @@ func (c *consumer) drop(p *part) {
 		c.bytes -= p.bytes
 	}
 	p.queue, p.head, p.bytes = nil, 0, 0
+}
+
+// held returns open, and what has been let go of that the client still has.
+func (c *consumer) held() []int32 {
+	ids := c.open()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append(ids, c.severed...)
 }
 
 // open returns the ids of all partitions that are ours.

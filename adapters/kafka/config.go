@@ -32,7 +32,9 @@ type Config struct {
 	ClientID string `yaml:"client_id"`
 	// SessionTimeout: a consumer that sends no heartbeat for so long loses its
 	// partitions, and lets go of them by itself when none was answered for so long.
-	// 0 = 6 s, the least a broker allows by default.
+	// 0 = 6 s, the least a broker allows by default. With Assignor server it is the
+	// broker's, which Subscribe asks for, and 0 = that; one that is set must not be
+	// longer, and has to be set where the broker does not tell.
 	SessionTimeout time.Duration `yaml:"session_timeout"`
 	// RebalanceTimeout: how long a consumer may take to let go of partitions. The
 	// ctx of Subscription.Revoke ends a tenth (at most 3 s) before it. 0 = 60 s.
@@ -40,9 +42,10 @@ type Config struct {
 	// Assignor decides who of a group gets which partition: cooperative-sticky; or
 	// sticky, range and roundrobin, which are eager: with every change of the group all
 	// its members let go of all they have. All members of a group need the same one.
-	// An eager one needs a RebalanceTimeout longer than SessionTimeout. server, by
-	// which the broker assigns (KIP-848), is not offered yet: Open answers Unsupported.
-	// "" = cooperative-sticky.
+	// An eager one needs a RebalanceTimeout longer than SessionTimeout. Or server, by
+	// which the broker assigns (KIP-848) and takes only what goes to another; it needs
+	// that too, and takes no InstanceID. Where the broker does not serve it Subscribe
+	// answers Unsupported. "" = cooperative-sticky.
 	Assignor string `yaml:"assignor"`
 	// InstanceID makes the consumer of a group a static member: Close does not leave
 	// the group, and for SessionTimeout its partitions wait for the next consumer of
@@ -119,10 +122,12 @@ func or[T comparable](v, def T) T {
 // withDefaults fills what is zero.
 func (c Config) withDefaults() Config {
 	c.ClientID = or(c.ClientID, "varal")
-	c.SessionTimeout = or(c.SessionTimeout, 6*time.Second)
+	c.Assignor = or(c.Assignor, assignCooperative)
+	if !c.server() { // there it stays 0: the broker is asked
+		c.SessionTimeout = or(c.SessionTimeout, 6*time.Second)
+	}
 	c.RebalanceTimeout = or(c.RebalanceTimeout, time.Minute)
 	c.ConnectTimeout = or(c.ConnectTimeout, 10*time.Second)
-	c.Assignor = or(c.Assignor, assignCooperative)
 	c.FetchMaxWait = or(c.FetchMaxWait, 100*time.Millisecond)
 	c.FetchPartitionBytes = or(c.FetchPartitionBytes, 1<<20)
 	c.MaxBytes = or(c.MaxBytes, 1<<20)
@@ -179,6 +184,9 @@ func (c Config) checkSizes() error {
 		{"connect_timeout", c.ConnectTimeout},
 		{"fetch_max_wait", c.FetchMaxWait},
 	} {
+		if d.name == "session_timeout" && d.v == 0 && c.server() {
+			continue
+		}
 		if d.v < time.Millisecond || d.v > 24*time.Hour {
 			return fmt.Errorf("%s: %v is not between 1ms and 24h", d.name, d.v)
 		}

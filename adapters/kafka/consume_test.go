@@ -17,7 +17,7 @@ import (
 )
 
 func TestOrderPerKey(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Queue, 4)
 		const n, keys = 4000, 37
@@ -42,7 +42,7 @@ func TestOrderPerKey(t *testing.T) {
 
 // Two groups each get everything; two members of one group share it.
 func TestGroups(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Topic, 4)
 		_, err := d.Subscribe(t.Context(), driver.Subscription{From: to})
@@ -119,7 +119,7 @@ func (k *desk) work(ctx context.Context, t *testing.T, all *tally) (stale int) {
 // Members join and leave while everything is handled: nothing is lost, handled twice
 // or out of order, though nothing holds the rebalance up.
 func TestRebalance(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Queue, 6)
 		const n = 6000
@@ -178,7 +178,7 @@ func TestRebalance(t *testing.T) {
 // A group goes on where it committed, with its state; what was not committed comes
 // again, and a receipt of an earlier life is worth nothing.
 func TestCommitAndRestart(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Queue, 1)
 		publish(t, d, to, messages(10, 1))
@@ -246,7 +246,7 @@ func TestForeignState(t *testing.T) {
 }
 
 func TestPauseAndResume(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Topic, 2)
 		k := consume(t, d, to, to.Name+"-g")
@@ -285,7 +285,7 @@ func TestPauseAndResume(t *testing.T) {
 
 // A cancelled Receive ends soon and loses nothing; the demand of the next one counts.
 func TestCancelLosesNothing(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Queue, 3)
 		const n = 3000

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -44,9 +45,14 @@ type consumer struct {
 
 	adjust map[int32]int64 // from onFetched to onAdjust, which the client calls in turn
 
+	// calls is held by the callbacks of the client, which calls one at a time, and by regain.
+	calls   sync.Mutex
+	classic atomic.Bool // the client has fallen back from the protocol that was asked for
+
+	look time.Time // when to look again whether there is more to open; Receive's own
+
 	// Of a reader without group:
 	count   int32      // partitions that it reads, the first ones; Receive's own
-	look    time.Time  // when to look for more; Receive's own
 	growing sync.Mutex // held while partitions are opened by Receive
 
 	mu      sync.Mutex
@@ -67,7 +73,8 @@ type consumer struct {
 	letting chan struct{}       // closed when the Revoke of sever has returned, nil = none; guarded by mu
 	severed []int32             // let go of, and the client still has them; guarded by mu
 	rejoin  bool                // to get severed back; guarded by mu
-	abort   context.CancelFunc  // of the last grow, nil = none; guarded by mu
+	doubt   time.Time           // until when the topic may turn out to be gone; guarded by mu
+	abort   context.CancelFunc  // of the last grow or regain, nil = none; guarded by mu
 	out     []driver.Received   // Receive's own, reused
 }
 
@@ -97,6 +104,7 @@ func (d *kafka) newConsumer(sub driver.Subscription, t kadm.TopicDetail) *consum
 	c.instance = d.conf.instanceOf(sub, c.group)
 	c.link = &link{notify: c.notify}
 	c.pulse.limit, c.pulse.silent, c.pulse.beat = d.conf.SessionTimeout, c.sever, c.beat
+	c.pulse.server = d.conf.server()
 	return c
 }
 
@@ -133,7 +141,11 @@ func (c *consumer) Receive(ctx context.Context, want driver.Demand) ([]driver.Re
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		if err := errors.Join(c.downgraded(), c.orphaned(ctx)); err != nil {
+			return nil, err
+		}
 		c.grow(ctx)
+		c.regain(ctx)
 		out, adrift, err := c.take(want)
 		for _, p := range adrift {
 			c.outOfRange(ctx, p)
@@ -163,7 +175,7 @@ func (c *consumer) take(want driver.Demand) ([]driver.Received, []*part, error) 
 	if len(out) == 0 {
 		err, c.pending = c.pending, nil
 	}
-	rejoin := c.rejoin && err == nil
+	rejoin := c.rejoin && err == nil && !c.d.conf.server()
 	c.rejoin = c.rejoin && !rejoin
 	adrift, news := c.adrift, c.news
 	c.adrift, c.news = nil, nil

@@ -8,12 +8,23 @@
 //	stream   one Kafka topic; a consumer group where Subscription.Group is set,
 //	         else all partitions from Subscription.Start, and nothing is committed
 //
-// Groups use the classic protocol. Config.Assignor cooperative-sticky, the default, takes
-// from a consumer only what goes to another; sticky, range and roundrobin take everything
-// from all at every change, so that nothing is handled until the slowest has let go. A
+// Groups use the classic protocol, except with Config.Assignor server. Cooperative-sticky,
+// the default, takes from a consumer only what goes to another; sticky, range and roundrobin
+// take everything from all at every change, so that nothing is handled until the slowest has
+// let go. A
 // Config.InstanceID makes a consumer a static member: its partitions wait for it for a
 // session after Close. When it comes back it costs one rebalance, since Delivery.Fence has
 // to grow, and gets a share like any other.
+//
+// Config.Assignor server is the protocol of KIP-848: the broker assigns, by its uniform
+// assignor, and nobody waits for anybody but the one who has the partition. It takes Kafka
+// 4.0 or later with group.version=1; before 4.3 (KIP-1251) the last commits of a consumer that
+// leaves while the group changes may be refused, and what they were for is done again. Session
+// timeout and heartbeat interval are the broker's: consumer.session.timeout.ms and
+// consumer.heartbeat.interval.ms of the group, or group.consumer.… of the brokers, 45 s and
+// 5 s unless changed. They are read by Subscribe (DescribeConfigs on the group, and on the
+// cluster where the group does not tell): lower them with the consumers stopped. A consumer
+// that is killed is missed for that long.
 //
 // Group ids are used as they are: two topics read under one group name share that
 // Kafka group and rebalance together. The partition count of the Kafka topic decides
@@ -55,8 +66,9 @@
 //
 // # Known gaps
 //
-// Share groups (KIP-932) are not offered yet: Config.ShareGroups is refused. So is the
-// protocol of KIP-848, in which the broker assigns: Config.Assignor server.
+// Share groups (KIP-932) are not offered yet: Config.ShareGroups is refused. So are static
+// members where the broker assigns: whoever takes an instance id again gets the member epoch
+// of the one before it, and Delivery.Fence would not tell the two apart.
 // Servers that count commit metadata in bytes take a third of the StateBytes
 // declared here: such an entry of Settle ends TooLarge.
 package kafka

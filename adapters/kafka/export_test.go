@@ -37,6 +37,23 @@ func NewPulse(limit time.Duration, silent, beat func()) *Pulse {
 	return &Pulse{pulse{limit: limit, silent: silent, beat: beat}}
 }
 
+// NewServerPulse makes a Pulse of a group in which the broker assigns.
+func NewServerPulse(limit time.Duration, silent func()) *Pulse {
+	return &Pulse{pulse{limit: limit, silent: silent, server: true}}
+}
+
+// Owe is for a member that the broker puts out at until.
+func (p *Pulse) Owe(until time.Time) { p.owe(until) }
+
+// Give is for when it has let go of what the broker waits for.
+func (p *Pulse) Give() { p.give() }
+
+// Answered tells when the last answered heartbeat left, and whether it counts.
+func (p *Pulse) Answered() (time.Time, bool) { return p.answered() }
+
+// Revive ends a loss, of a member that was known after heard.
+func (p *Pulse) Revive(heard time.Time) bool { return p.revive(heard) }
+
 // Begin starts a session and tells whether the one before went silent.
 func (p *Pulse) Begin() bool { return p.begin() }
 

@@ -17,7 +17,7 @@ import (
 
 // A slow Revoke holds up neither a cancelled Receive nor the settles of its drain.
 func TestReceiveDuringRevoke(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Queue, 2)
 		publish(t, d, to, messages(20, 10))
@@ -56,7 +56,7 @@ func TestReceiveDuringRevoke(t *testing.T) {
 
 // A topic that is deleted under its consumer is told, not waited for in silence.
 func TestTopicDeleted(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Topic, 2)
 		k := consume(t, d, to, to.Name)
@@ -89,7 +89,7 @@ func publishError(t *testing.T, d driver.Driver, to driver.Destination) error {
 
 // Settle in a black hole ends by its ctx, undecided.
 func TestSettleInBlackHole(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		var w wire
 		d := b.open(t, func(c *kafka.Config) { c.Dial = w.dial })
 		to := topic(t, b.open(t), driver.Queue, 1)
@@ -144,13 +144,28 @@ func TestConcurrentPublishers(t *testing.T) {
 // settles is refused, and it comes back under new epochs.
 func TestEviction(t *testing.T) {
 	t.Parallel()
-	b := fake(t)
+	for name, c := range map[string]struct {
+		b   broker
+		err *kerr.Error
+	}{
+		"classic":        {fake(t), kerr.UnknownMemberID},
+		"server unknown": {assigning(t), kerr.UnknownMemberID},
+		"server fenced":  {assigning(t), kerr.FencedMemberEpoch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testEviction(t, c.b, c.err)
+		})
+	}
+}
+
+func testEviction(t *testing.T, b broker, as *kerr.Error) {
 	d := b.open(t)
 	to := topic(t, d, driver.Queue, 2)
 	publish(t, d, to, messages(8, 8))
 	k := consume(t, d, to, "")
 	got := k.collect(t, 8)
-	b.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.UnknownMemberID, Count: 1})
+	b.fake.Fault(kfake.Fault{Keys: []kmsg.Key{b.beat()}, Err: as, Count: 1})
 	k.until(t, "the loss and new assignments", func() bool { return k.lost == 2 && len(k.history) >= 4 && len(k.open) == 2 })
 	err := k.Settle(t.Context(), []driver.Settlement{{Receipt: got[0].Receipt, Disposition: driver.Ack}})
 	wantClass(t, driver.ResultAt(err, 0), driver.LeaseLost)
@@ -167,18 +182,24 @@ func TestEviction(t *testing.T) {
 func TestCommitErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		err  *kerr.Error
-		want driver.Class
+		assignor string
+		err      *kerr.Error
+		want     driver.Class
 	}{
-		{kerr.IllegalGeneration, driver.LeaseLost},
-		{kerr.UnknownMemberID, driver.LeaseLost},
-		{kerr.RebalanceInProgress, driver.Transient},
-		{kerr.OffsetMetadataTooLarge, driver.TooLarge},
-		{kerr.GroupAuthorizationFailed, driver.Denied},
+		{"", kerr.IllegalGeneration, driver.LeaseLost},
+		{"", kerr.UnknownMemberID, driver.LeaseLost},
+		{"", kerr.RebalanceInProgress, driver.Transient},
+		{"", kerr.OffsetMetadataTooLarge, driver.TooLarge},
+		{"", kerr.GroupAuthorizationFailed, driver.Denied},
+		{"server", kerr.UnknownMemberID, driver.LeaseLost},
+		{"server", kerr.FencedMemberEpoch, driver.LeaseLost},
+		{"server", kerr.StaleMemberEpoch, driver.Transient}, // of an epoch that does not change
+		{"server", kerr.OffsetMetadataTooLarge, driver.TooLarge},
 	} {
-		t.Run(c.err.Message, func(t *testing.T) {
+		t.Run(c.assignor+c.err.Message, func(t *testing.T) {
 			t.Parallel()
 			b := fake(t)
+			b.conf.Assignor = c.assignor
 			d := b.open(t)
 			to := topic(t, d, driver.Queue, 1)
 			publish(t, d, to, messages(1, 1))

@@ -123,7 +123,9 @@ func (c *consumer) shut(ctx context.Context) error {
 	}
 	closeClient(ctx, c.cl, c.kill)
 	// Where leaving was cut short the callback may not have run.
+	c.calls.Lock()
 	c.lose(ctx, c.open())
+	c.calls.Unlock()
 	c.pulse.end()
 	if c.sub.Temporary && c.group != "" {
 		_, _ = c.d.adm.DeleteGroup(ctx, c.group) // an empty group expires by itself

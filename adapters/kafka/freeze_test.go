@@ -34,8 +34,8 @@ func frozen(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
 	defer cancel()
 	d, err := kafka.Open(ctx, kafka.Config{
-		Brokers:        strings.Split(os.Getenv("VARAL_TEST_FROZEN_BROKERS"), ","),
-		SessionTimeout: shortest(broker{}),
+		Brokers:  strings.Split(os.Getenv("VARAL_TEST_FROZEN_BROKERS"), ","),
+		Assignor: os.Getenv("VARAL_TEST_FROZEN_ASSIGNOR"),
 	})
 	if err != nil {
 		return err
@@ -63,12 +63,12 @@ func frozen(name string) error {
 // holds when it goes on: another member has it by then. It
 // looks as soon as it runs.
 func TestThawedMember(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
-		d := b.open(t, func(c *kafka.Config) { c.SessionTimeout = shortest(broker{}) })
+	either(t, func(t *testing.T, b broker) {
+		d := b.open(t, func(c *kafka.Config) { c.SessionTimeout = 0 })
 		to := topic(t, d, driver.Queue, 1)
 		publish(t, d, to, messages(20, 1))
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
-		cmd.Env = append(os.Environ(), frozenTopic+"="+to.Name, "VARAL_TEST_FROZEN_BROKERS="+strings.Join(b.conf.Brokers, ","))
+		cmd.Env = append(os.Environ(), frozenTopic+"="+to.Name, "VARAL_TEST_FROZEN_BROKERS="+strings.Join(b.conf.Brokers, ","), "VARAL_TEST_FROZEN_ASSIGNOR="+b.conf.Assignor)
 		in, err := cmd.StdinPipe()
 		if err != nil {
 			t.Fatal(err)

@@ -12,12 +12,8 @@ import (
 	"github.com/varal-go/varal/core/driver"
 )
 
-// Values of Config.Assignor. KIP-848 (assignServer) is refused, and here is what it
-// takes. Its session timeout is the broker's and is in no answer, so pulse could not tell
-// when silence is a loss. Where a member has let go by itself and was kept, its client
-// starts no new session, so nothing would open its partitions again. The client repeats
-// a commit that was stale under its next epoch, past stamp. And where the broker does not
-// know the protocol the client goes on with the classic one, and does not say so.
+// Values of Config.Assignor that differ in more than their balancer. What KIP-848
+// (assignServer) takes is in server.go.
 const (
 	assignCooperative = "cooperative-sticky"
 	assignServer      = "server"
@@ -31,21 +27,30 @@ var assignors = map[string]func() kgo.GroupBalancer{
 }
 
 var (
-	errAssignor   = errors.New("use cooperative-sticky, sticky, range or roundrobin")
+	errAssignor   = errors.New("use cooperative-sticky, sticky, range, roundrobin or server")
 	errInstanceID = errors.New("use 1 to 249 of a-z A-Z 0-9 . _ -, and not . or .. alone")
 )
 
+// server tells whether the broker assigns.
+func (c Config) server() bool { return c.Assignor == assignServer }
+
 // eager tells whether a rebalance takes all partitions of all members away.
-func (c Config) eager() bool { return c.Assignor != assignCooperative }
+func (c Config) eager() bool { return c.Assignor != assignCooperative && !c.server() }
 
 // checkGroup checks what only members of groups have.
 func (c Config) checkGroup() error {
-	if c.Assignor != assignServer && assignors[c.Assignor] == nil {
+	if !c.server() && assignors[c.Assignor] == nil {
 		return errAt("assignor", errAssignor)
+	}
+	if c.server() && c.InstanceID != "" {
+		return errors.New("instance_id: with assignor=server a consumer that takes its place again would have the Fence of the one before it: leave one of the two out")
 	}
 	// The clock of an eager rebalance may have run for nearly a session when we hear of it.
 	if c.eager() && c.RebalanceTimeout <= c.SessionTimeout {
 		return errors.New("rebalance_timeout: with an eager assignor it must be longer than session_timeout, or partitions go to others before this consumer can let go of them")
+	}
+	if c.server() && c.RebalanceTimeout <= c.SessionTimeout {
+		return errShortRebalance(c.RebalanceTimeout, c.SessionTimeout)
 	}
 	if c.InstanceID != "" && !isTopicName(c.InstanceID) {
 		return errAt("instance_id", errInstanceID)
@@ -57,6 +62,10 @@ func errAt(field string, err error) error { return errors.New(field + ": " + err
 
 // memberOptions are how a member takes part in its group; instance "" = not static.
 func (c Config) memberOptions(instance string) []kgo.Opt {
+	if c.server() {
+		// The broker's uniform assignor. Session and heartbeats are as the broker has them.
+		return []kgo.Opt{kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()), kgo.RebalanceTimeout(c.RebalanceTimeout)}
+	}
 	opts := []kgo.Opt{
 		kgo.Balancers(assignors[c.Assignor]()),
 		kgo.SessionTimeout(c.SessionTimeout),
@@ -134,11 +143,12 @@ func (c *consumer) groupError(err error) *driver.Error {
 // wall is when a Revoke that begins now has to have ended. The broker's clock runs from
 // the begin of the rebalance. Under a cooperative assignor the one that waits for our
 // partitions begins when we have let go. An eager one has begun before, but after the last
-// heartbeat was on its way that did not tell us.
+// heartbeat was on its way that did not tell us; and where the broker assigns, its clock
+// runs from when it wrote the answer that did.
 func (c *consumer) wall() time.Time {
 	conf := c.d.conf
 	limit := conf.RebalanceTimeout - min(conf.RebalanceTimeout/10, 3*time.Second)
-	if !conf.eager() {
+	if conf.Assignor == assignCooperative {
 		return time.Now().Add(limit)
 	}
 	return c.pulse.since().Add(limit)

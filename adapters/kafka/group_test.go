@@ -39,14 +39,9 @@ func TestGroupConfig(t *testing.T) {
 	if _, err := kafka.ParseURL("kafka://h?rebalance_timeout=6s"); err != nil {
 		t.Errorf("cooperative: %v", err)
 	}
-	_, err = kafka.Open(t.Context(), kafka.Config{Brokers: []string{"h:1"}, Assignor: "server"})
-	wantClass(t, err, driver.Unsupported)
-	if !strings.Contains(err.Error(), "assignor: server (KIP-848)") {
-		t.Error(err)
-	}
 }
 
-var assignors = []string{"cooperative-sticky", "sticky", "range", "roundrobin"}
+var assignors = []string{"cooperative-sticky", "sticky", "range", "roundrobin", "server"}
 
 // Under every assignor two members hand over to each other in good order: nothing is
 // lost, nothing comes twice, and no two owners of a partition have one fence.

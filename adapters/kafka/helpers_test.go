@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
 	"github.com/varal-go/varal/adapters/internal/adaptertest"
@@ -28,8 +29,34 @@ const patience = 20 * time.Second
 
 // broker is where a test runs: kfake, and a real broker where there is one.
 type broker struct {
-	conf kafka.Config
+	conf kafka.Config   // its Assignor is that of the tests that do not choose one
 	fake *kfake.Cluster // nil = a real broker
+}
+
+// either runs f on kfake under the classic protocol and under that of KIP-848, and under
+// the classic one on the real broker too, whose sessions are too long otherwise.
+func either(t *testing.T, f func(t *testing.T, b broker)) {
+	everywhere(t, f)
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		f(t, assigning(t))
+	})
+}
+
+// assigning is a kfake whose groups are of KIP-848.
+func assigning(t testing.TB, opts ...kfake.Opt) broker {
+	t.Helper()
+	b := fake(t, opts...)
+	b.conf.Assignor = "server"
+	return b
+}
+
+// beat is the key of heartbeats.
+func (b broker) beat() kmsg.Key {
+	if b.conf.Assignor == "server" {
+		return kmsg.ConsumerGroupHeartbeat
+	}
+	return kmsg.Heartbeat
 }
 
 // everywhere runs f on kfake, and on the real broker of VARAL_KAFKA_URL.
@@ -47,7 +74,10 @@ func everywhere(t *testing.T, f func(t *testing.T, b broker)) {
 
 func fake(t testing.TB, opts ...kfake.Opt) broker {
 	t.Helper()
-	cl, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100 * time.Millisecond)}, opts...)...)
+	cl, err := kfake.NewCluster(append([]kfake.Opt{
+		kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100 * time.Millisecond),
+		kfake.BrokerConfigs(map[string]string{"group.consumer.session.timeout.ms": "3000", "group.consumer.heartbeat.interval.ms": "200"}),
+	}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +101,9 @@ func (b broker) open(t testing.TB, edit ...func(*kafka.Config)) driver.Driver {
 	c.SessionTimeout = 3 * time.Second
 	for _, f := range edit {
 		f(&c)
+	}
+	if c.Assignor == "server" && b.fake == nil {
+		c.SessionTimeout = 0 // the broker's: a test does not change it for others
 	}
 	d, err := kafka.Open(t.Context(), c)
 	if err != nil {

@@ -48,9 +48,6 @@ func Open(ctx context.Context, c Config) (driver.Driver, error) {
 	if c.ShareGroups {
 		return nil, driver.Errorf(op, driver.Unsupported, "share_groups: share groups are not offered yet; leave it out, and a queue without partitions uses a consumer group")
 	}
-	if c.Assignor == assignServer {
-		return nil, driver.Errorf(op, driver.Unsupported, "assignor: server (KIP-848) is not offered yet: its session timeout is the broker's, and a consumer that is cut off could not tell when its partitions are somebody else's; leave it out, or use sticky, range or roundrobin")
-	}
 	d := &kafka{conf: c, link: &link{notify: c.Notify}, consumers: make(map[*consumer]struct{}), static: make(map[string]*consumer)}
 	life, kill := context.WithCancel(context.WithoutCancel(ctx))
 	d.kill = kill

@@ -19,7 +19,7 @@ func startAt(p driver.Position) func(*driver.Subscription) {
 
 // Every kind of Start, for a group and for a stream without one.
 func TestStart(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Stream, 1)
 		batch := messages(10, 1)
@@ -63,7 +63,7 @@ func TestStart(t *testing.T) {
 // A group that started at the latest and died before its first commit has not lost
 // what came in between.
 func TestLatestSticks(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Topic, 2)
 		latest := startAt(driver.Position{Kind: driver.Latest})
@@ -80,7 +80,7 @@ func TestLatestSticks(t *testing.T) {
 }
 
 func TestSeek(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Queue, 1)
 		publish(t, d, to, messages(10, 1))
@@ -112,7 +112,7 @@ func TestSeek(t *testing.T) {
 
 // A position that is gone is an event; Reset decides, and nothing is skipped silently.
 func TestOutOfRange(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		for _, c := range []struct {
 			reset driver.PositionKind
@@ -182,7 +182,7 @@ func trim(t *testing.T, b broker, topic string, to int64) {
 
 // A temporary group ends with its consumer.
 func TestTemporaryGroup(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		d := b.open(t)
 		to := topic(t, d, driver.Topic, 1)
 		publish(t, d, to, messages(3, 1))
@@ -273,7 +273,7 @@ func TestAdmin(t *testing.T) {
 
 // Connections that are cut come back by themselves, and both is told.
 func TestReconnect(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		var w wire
 		d := b.open(t, func(c *kafka.Config) { c.Dial = w.dial })
 		to := topic(t, d, driver.Queue, 2)

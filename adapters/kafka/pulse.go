@@ -23,8 +23,15 @@ import (
 // While an eager rebalance waits for us to let go the client does send heartbeats, but does
 // not listen to the answer until we have: put out at the rebalance timeout, we would not know.
 // So we send our own then, too.
+//
+// Where the broker assigns (KIP-848) there is no join, and the client's heartbeats never
+// stop; but while a Revoke runs it may not listen to their answers. What they could tell is
+// that the broker has put us out because we let go too slowly: owe has that noticed by our
+// own clock. We send none of our own: the answer to one may be the only one that carries
+// the next assignment, and the client would not get it.
 type pulse struct {
 	limit  time.Duration // the session timeout
+	server bool          // the broker assigns
 	silent func()        // called in a goroutine of its own when the limit is reached
 	beat   func()        // sends a heartbeat; called likewise, one at a time, while a join or a Revoke waits
 
@@ -37,7 +44,9 @@ type pulse struct {
 	joining bool        // guarded by mu
 	holding bool        // guarded by mu
 	beating bool        // beat runs; guarded by mu
-	lost    bool        // the limit was reached; stays until begin or rest; guarded by mu
+	lost    bool        // the limit was reached; stays until begin, revive or rest; guarded by mu
+	owed    time.Time   // when the broker puts us out, unless it hears that we have let go; zero = it waits for nothing; guarded by mu
+	gave    time.Time   // since when heartbeats tell it so; zero = not yet; guarded by mu
 	ended   bool        // guarded by mu
 }
 
@@ -66,6 +75,13 @@ func (p *pulse) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.
 func (p *pulse) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
 	switch kmsg.Key(key) {
 	case kmsg.Heartbeat, kmsg.JoinGroup, kmsg.SyncGroup:
+		if p.server {
+			return
+		}
+	case kmsg.ConsumerGroupHeartbeat:
+		if !p.server {
+			return
+		}
 	default:
 		return
 	}
@@ -85,6 +101,9 @@ func (p *pulse) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
 		if sent.After(p.heard) { // the client's and ours may be answered in another order
 			p.before, p.heard = p.heard, sent
 		}
+		if !p.gave.IsZero() && sent.After(p.gave) {
+			p.owed, p.gave = time.Time{}, time.Time{}
+		}
 		p.joining = p.joining && kmsg.Key(key) == kmsg.Heartbeat
 	}
 	p.check(now)
@@ -93,7 +112,7 @@ func (p *pulse) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
 
 // check notes that the limit is reached. p.mu is held.
 func (p *pulse) check(now time.Time) {
-	if !p.heard.IsZero() && now.Sub(p.heard) >= p.limit {
+	if !p.heard.IsZero() && now.Sub(p.heard) >= p.limit || !p.owed.IsZero() && !now.Before(p.owed) {
 		p.lost = true
 	}
 }
@@ -106,6 +125,9 @@ func (p *pulse) arm(now time.Time) {
 	var d time.Duration
 	if !p.lost {
 		d = p.limit - now.Sub(p.heard)
+		if !p.owed.IsZero() {
+			d = min(d, p.owed.Sub(now))
+		}
 		if p.joining || p.holding {
 			d = min(d, p.limit/beats)
 		}
@@ -210,6 +232,50 @@ func (p *pulse) begin() bool {
 	return was || p.lost
 }
 
+// owe is for a member of which the broker has begun to wait for partitions, and which it
+// puts out at until.
+func (p *pulse) owe(until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.owed, p.gave = until, time.Time{}
+	p.arm(time.Now())
+}
+
+// give is for when it has let go of them, and every heartbeat that leaves says so: the
+// first that is answered settles what is owed.
+func (p *pulse) give() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.owed.IsZero() {
+		p.gave = time.Now()
+	}
+}
+
+// answered returns when the last heartbeat left that was answered, and false where that is
+// too long ago to be a member by it.
+func (p *pulse) answered() (time.Time, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.heard, !p.heard.IsZero() && time.Since(p.heard) < p.limit
+}
+
+// revive ends the loss of a member that the broker has kept after all. It knew it at some
+// time after the answered heartbeat left at heard, so that it has counted from that one:
+// later ones may have been answered with an error. It reports whether we can still take
+// ourselves for a member.
+func (p *pulse) revive(heard time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if heard.IsZero() || now.Sub(heard) >= p.limit || p.heard.IsZero() {
+		return false
+	}
+	p.lost = false
+	p.check(now)
+	p.arm(now)
+	return !p.lost
+}
+
 // again calls silent once more where it came while nothing could be done about it.
 func (p *pulse) again() {
 	p.mu.Lock()
@@ -225,6 +291,7 @@ func (p *pulse) rest() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.heard, p.before, p.joining, p.lost = time.Time{}, time.Time{}, false, false
+	p.owed, p.gave = time.Time{}, time.Time{}
 	if p.timer != nil {
 		p.timer.Stop()
 	}

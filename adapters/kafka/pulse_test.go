@@ -19,7 +19,7 @@ import (
 // A member that the network cuts off lets its partitions go by itself when its session
 // is over: the broker gives them to somebody else then, and cannot say so.
 func TestIsolatedMemberLetsGo(t *testing.T) {
-	everywhere(t, func(t *testing.T, b broker) {
+	either(t, func(t *testing.T, b broker) {
 		session := shortest(b)
 		var w wire
 		d := b.open(t, func(c *kafka.Config) { c.Dial, c.SessionTimeout = w.dial, session })
@@ -59,7 +59,7 @@ func holdHeartbeats(b broker) (held *atomic.Bool) {
 		r.(*kmsg.JoinGroupRequest).SessionTimeoutMillis = 60_000
 		return nil, nil, false
 	})
-	b.fake.ControlKey(int16(kmsg.Heartbeat), func(kmsg.Request) (kmsg.Response, error, bool) {
+	b.fake.ControlKey(int16(b.beat()), func(kmsg.Request) (kmsg.Response, error, bool) {
 		b.fake.KeepControl()
 		b.fake.SleepControl(func() {
 			for held.Load() {
@@ -75,7 +75,15 @@ func holdHeartbeats(b broker) (held *atomic.Bool) {
 // committed: what it had let go of comes once more, nothing is passed over.
 func TestMemberThatWasKeptGoesOn(t *testing.T) {
 	t.Parallel()
-	b := fake(t)
+	for name, b := range map[string]broker{"classic": fake(t), "server": assigning(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testMemberThatWasKeptGoesOn(t, b)
+		})
+	}
+}
+
+func testMemberThatWasKeptGoesOn(t *testing.T, b broker) {
 	held := holdHeartbeats(b)
 	d := b.open(t, func(c *kafka.Config) { c.SessionTimeout = time.Second })
 	to := topic(t, d, driver.Queue, 1)
@@ -260,6 +268,56 @@ func TestPulse(t *testing.T) {
 		answer(p, kmsg.SyncGroup, time.Second)
 		if !p.Begin() || !p.Alive() {
 			t.Error("the session after a long join does not begin")
+		}
+	})
+}
+
+// Where the broker assigns the heartbeats are others. A member that was silent is one again
+// when the broker is known to have known it since a heartbeat that is not too old. One that
+// the broker waits for is out when it has not said in time that it has let go.
+func TestServerPulse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		silent := make(chan struct{}, 10)
+		p := kafka.NewServerPulse(time.Minute, func() { silent <- struct{}{} })
+		defer p.End()
+		answer(p, kmsg.Heartbeat, 0)
+		if _, ok := p.Answered(); ok {
+			t.Error("a heartbeat of the other protocol counts")
+		}
+		answer(p, kmsg.ConsumerGroupHeartbeat, 0)
+		first, _ := p.Answered()
+		<-silent
+		if p.Revive(first) || p.Alive() {
+			t.Error("revived by the heartbeat whose age was the loss")
+		}
+		answer(p, kmsg.ConsumerGroupHeartbeat, time.Second)
+		if p.Alive() {
+			t.Error("a heartbeat alone brings back what was let go")
+		}
+		heard, ok := p.Answered()
+		if !ok || !p.Revive(heard) || !p.Alive() {
+			t.Error("not revived by a heartbeat of a second ago")
+		}
+		p.Owe(time.Now().Add(40 * time.Second))
+		time.Sleep(20 * time.Second)
+		p.Give()
+		answer(p, kmsg.ConsumerGroupHeartbeat, time.Second) // it left before
+		time.Sleep(10 * time.Second)
+		answer(p, kmsg.ConsumerGroupHeartbeat, time.Second)
+		time.Sleep(58 * time.Second)
+		if len(silent) > 0 || !p.Alive() {
+			t.Error("out, though the broker has heard that it let go")
+		}
+		answer(p, kmsg.ConsumerGroupHeartbeat, 0)
+		p.Owe(time.Now().Add(40 * time.Second))
+		time.Sleep(30 * time.Second)
+		answer(p, kmsg.ConsumerGroupHeartbeat, 0)
+		p.Give()
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if len(silent) != 1 || p.Alive() {
+			t.Error("the broker has not heard in time that it let go, and it is in")
 		}
 	})
 }

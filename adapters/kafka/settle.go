@@ -36,7 +36,11 @@ func (c *consumer) Settle(ctx context.Context, batch []driver.Settlement) error 
 		return driver.Batch(errs)
 	}
 	for len(commits) > 0 {
-		err := c.commit(ctx, commits, func(cm *commit, err error) {
+		send := c.commit
+		if c.d.conf.server() {
+			send = c.commitAsMember
+		}
+		err := send(ctx, commits, func(cm *commit, err error) {
 			for _, i := range cm.entries {
 				errs[i] = err
 			}
@@ -104,34 +108,46 @@ func (c *consumer) sift(op string, commits map[int32]*commit, errs []error) map[
 // commit sends one request and reports each partition to done. errStale: nothing was
 // sent and nothing reported.
 func (c *consumer) commit(ctx context.Context, commits map[int32]*commit, done func(*commit, error)) error {
-	const op = "commit"
 	offsets := make(map[int32]kgo.EpochOffset, len(commits))
 	for id, cm := range commits {
 		offsets[id] = cm.at
 	}
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error { return c.stamp(req, commits) })
+	var resp *kmsg.OffsetCommitResponse
 	var failed error
-	answered := make(map[int32]bool, len(commits))
 	c.cl.CommitOffsetsSync(ctx, map[string]map[int32]kgo.EpochOffset{c.topic: offsets},
-		func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
-			if failed = err; err != nil || resp == nil {
-				return
-			}
-			for _, t := range resp.Topics {
-				for _, p := range t.Partitions {
-					cm := commits[p.Partition]
-					if cm == nil {
-						continue
-					}
-					answered[p.Partition] = true
-					if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-						done(cm, classify(op, err, driver.Transient))
-					}
-				}
-			}
+		func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, r *kmsg.OffsetCommitResponse, err error) {
+			resp, failed = r, err
 		})
 	if errors.Is(failed, errStale) {
 		return errStale
+	}
+	c.answer(commits, resp, failed, done)
+	return failed
+}
+
+// answer reports what became of each commit of a request.
+func (c *consumer) answer(commits map[int32]*commit, resp *kmsg.OffsetCommitResponse, failed error, done func(*commit, error)) {
+	const op = "commit"
+	answered := make(map[int32]bool, len(commits))
+	if failed == nil && resp != nil {
+		for _, t := range resp.Topics {
+			for _, p := range t.Partitions {
+				cm := commits[p.Partition]
+				if cm == nil {
+					continue
+				}
+				answered[p.Partition] = true
+				err := kerr.ErrorForCode(p.ErrorCode)
+				switch {
+				case err != nil && c.d.conf.server() && errors.Is(err, kerr.StaleMemberEpoch):
+					// Not lost: the partition is open, and its member's next epoch is not here yet.
+					done(cm, &driver.Error{Op: op, Class: driver.Transient, Err: err})
+				case err != nil:
+					done(cm, classify(op, err, driver.Transient))
+				}
+			}
+		}
 	}
 	for id, cm := range commits {
 		switch {
@@ -141,7 +157,6 @@ func (c *consumer) commit(ctx context.Context, commits map[int32]*commit, done f
 			done(cm, driver.Errorf(op, driver.Ambiguous, "the broker did not answer for %s", cm.p.name))
 		}
 	}
-	return failed
 }
 
 // stamp writes State into a commit that is about to leave, and checks the epochs a

@@ -17,7 +17,8 @@ import (
 // when no answer comes: either way it joins again, and onFetched opens what it gets.
 // Where the heartbeat is answered as if nothing had happened (a broker that stood still
 // itself, a new coordinator) the client goes on with what it has, and only a new session
-// (rejoin) leads to onAssigned, which opens it again.
+// (rejoin) leads to onAssigned, which opens it again. Where the broker assigns nothing
+// makes the client begin one: Receive does it (regain).
 func (c *consumer) sever() {
 	c.mu.Lock()
 	if c.opening || c.letting != nil || c.pulse.alive() {
@@ -80,6 +81,9 @@ func (c *consumer) forget(ids []int32) {
 // onAssigned is called by the client at the start of every session, before it fetches
 // the offsets of what is new.
 func (c *consumer) onAssigned(ctx context.Context, cl *kgo.Client, _ map[string][]int32) {
+	c.calls.Lock()
+	defer c.calls.Unlock()
+	c.pulse.give()
 	c.lock()
 	if c.pulse.begin() {
 		// The timer's goroutine need not have got here yet, and finds nothing to do from now
@@ -102,26 +106,16 @@ func (c *consumer) onAssigned(ctx context.Context, cl *kgo.Client, _ map[string]
 }
 
 // reopen opens partitions that the client has and we have let go of, where the group
-// has committed.
+// has committed. c.calls is held.
 func (c *consumer) reopen(ctx context.Context, cl *kgo.Client, ids []int32) error {
-	at, err := c.d.adm.FetchOffsets(ctx, c.group)
+	heard, _ := c.pulse.answered()
+	position := c.positions
+	if c.d.conf.server() {
+		position = c.memberPositions
+	}
+	owned, fresh, err := position(ctx, cl, ids)
 	if err != nil {
 		return err
-	}
-	var owned []assignment
-	var fresh []int32
-	for _, id := range ids {
-		o, ok := at.Lookup(c.topic, id)
-		switch {
-		case ok && o.Err != nil:
-			return o.Err
-		case !ok || o.At < 0:
-			fresh = append(fresh, id)
-		default:
-			a := assignment{id: id, at: o.At}
-			a.state, _ = unarmour(o.Metadata)
-			owned = append(owned, a)
-		}
 	}
 	owned, _, err = c.locate(ctx, cl, owned, fresh, ids)
 	if err != nil {
@@ -132,7 +126,12 @@ func (c *consumer) reopen(ctx context.Context, cl *kgo.Client, ids []int32) erro
 		seek[a.id] = kgo.EpochOffset{Epoch: -1, Offset: a.at}
 	}
 	c.unhalt(cl, ids)
-	c.mu.Lock()
+	c.lock()
+	if c.d.conf.server() && !c.pulse.revive(heard) {
+		c.rejoin = true // silent again
+		c.mu.Unlock()
+		return nil
+	}
 	// Under one lock, which poll takes too: what the client has buffered is of later
 	// offsets, and goes with SetOffsets; polled in between it would come under the new
 	// epoch, and what is before it never.
@@ -142,4 +141,26 @@ func (c *consumer) reopen(ctx context.Context, cl *kgo.Client, ids []int32) erro
 	c.mu.Unlock()
 	c.tell(told)
 	return nil
+}
+
+// positions asks where the group has committed.
+func (c *consumer) positions(ctx context.Context, _ *kgo.Client, ids []int32) (owned []assignment, fresh []int32, err error) {
+	at, err := c.d.adm.FetchOffsets(ctx, c.group)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, id := range ids {
+		o, ok := at.Lookup(c.topic, id)
+		switch {
+		case ok && o.Err != nil:
+			return nil, nil, o.Err
+		case !ok || o.At < 0:
+			fresh = append(fresh, id)
+		default:
+			a := assignment{id: id, at: o.At}
+			a.state, _ = unarmour(o.Metadata)
+			owned = append(owned, a)
+		}
+	}
+	return owned, fresh, nil
 }

@@ -66,6 +66,11 @@ func (d *kafka) Subscribe(ctx context.Context, sub driver.Subscription) (driver.
 
 // start makes the client of c, which joins the group.
 func (c *consumer) start(ctx context.Context, op string, t kadm.TopicDetail) error {
+	if c.d.conf.server() && c.group != "" {
+		if err := c.prepare(ctx); err != nil {
+			return classify(op, err, driver.Transient)
+		}
+	}
 	opts, err := c.subscribeOptions(ctx, t)
 	if err != nil {
 		return classify(op, err, driver.Transient)
@@ -142,7 +147,7 @@ func (c *consumer) subscribeOptions(ctx context.Context, t kadm.TopicDetail) ([]
 			kgo.ConsumerGroup(c.group),
 			kgo.ConsumeTopics(c.topic),
 			kgo.DisableAutoCommit(),
-			kgo.WithHooks(&c.pulse, &c.member),
+			kgo.WithHooks(&c.pulse, &c.member, fallback{c}),
 			kgo.OnPartitionsAssigned(c.onAssigned),
 			kgo.OnOffsetsFetched(c.onFetched),
 			kgo.AdjustFetchOffsetsFn(c.onAdjust),

@@ -83,7 +83,10 @@ const fakeSession = 3 * time.Second
 // is how long it waits for a silent member.
 func faked(t *testing.T, brokers int, session time.Duration) ground {
 	t.Helper()
-	cl, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	cl, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.GroupMinSessionTimeout(100*time.Millisecond), kfake.BrokerConfigs(map[string]string{
+		"group.consumer.session.timeout.ms":    strconv.FormatInt(session.Milliseconds(), 10),
+		"group.consumer.heartbeat.interval.ms": strconv.FormatInt(session.Milliseconds()/6, 10),
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +26,8 @@ import (
 // good order, in this process. On kfake the broker answers with errors besides, and
 // connections break; on the real one nothing but the rebalances happens, and so nothing
 // that is done may be done again.
+//
+// Server is KIP-848, in which the broker assigns: partitions go one by one, as in the first.
 //
 // Range is eager: each step is a revoke of everything from everybody, in good order. Static
 // members do not leave: whoever ends keeps its partitions for a session, in which its id comes
@@ -51,6 +54,9 @@ func TestStorm(t *testing.T) {
 		"KfakeRangeNoFaults":  {on: patient, with: "&assignor=range", last: 10 * time.Second, least: 10},
 		"KfakeStatic":         {on: hasty, static: true, inject: true, last: 20 * time.Second, least: 1},
 		"KfakeStaticNoFaults": {on: patient, static: true, last: 20 * time.Second, least: 1},
+		"KfakeServer":         {on: hasty, with: "&assignor=server", inject: true, last: 15 * time.Second, least: 10},
+		"KfakeServerNoFaults": {on: patient, with: "&assignor=server", last: 10 * time.Second, least: 5},
+		"KafkaServer":         {on: func(t *testing.T) ground { return live(t, "kafka") }, with: "?assignor=server", last: 20 * time.Second, least: 10},
 		"Kafka":               {on: func(t *testing.T) ground { return live(t, "kafka") }, last: time.Minute, least: 20},
 		"Redis":               {on: func(t *testing.T) ground { return live(t, "redis") }, last: time.Minute, least: 20},
 		"SQS":                 {on: func(t *testing.T) ground { return live(t, "sqs") }, last: 30 * time.Second, least: 20},
@@ -62,7 +68,10 @@ func TestStorm(t *testing.T) {
 			}
 			on := c.on(t)
 			on.url += c.with
-			st := &storm{scene: newScene(t, on, core.Queue("storm").Keyed(stormParts)), least: c.least}
+			st := &storm{scene: newScene(t, on, core.Queue("storm").Keyed(stormParts)), least: c.least, means: wounds}
+			if strings.Contains(c.with, "server") {
+				st.means = serverWounds
+			}
 			if c.static {
 				st.hasIDs()
 			}
@@ -175,6 +184,7 @@ type storm struct {
 	least  int
 	joined int
 	static bool
+	means  []wound
 	idle   sync.Mutex
 	free   []string // ids of static members that no living one has; guarded by idle
 	left   sync.WaitGroup
@@ -314,11 +324,26 @@ var wounds = []wound{
 	{"commit OFFSET_METADATA_TOO_LARGE", kmsg.OffsetCommit, kerr.OffsetMetadataTooLarge, false},
 }
 
+// serverWounds are those of a group in which the broker assigns.
+var serverWounds = []wound{
+	{"heartbeat UNKNOWN_MEMBER_ID", kmsg.ConsumerGroupHeartbeat, kerr.UnknownMemberID, true},
+	{"heartbeat FENCED_MEMBER_EPOCH", kmsg.ConsumerGroupHeartbeat, kerr.FencedMemberEpoch, true},
+	{"heartbeat COORDINATOR_NOT_AVAILABLE", kmsg.ConsumerGroupHeartbeat, kerr.CoordinatorNotAvailable, true},
+	{"heartbeat NOT_COORDINATOR", kmsg.ConsumerGroupHeartbeat, kerr.NotCoordinator, true},
+	{"find COORDINATOR_NOT_AVAILABLE", kmsg.FindCoordinator, kerr.CoordinatorNotAvailable, false},
+	{"fetch of offsets STALE_MEMBER_EPOCH", kmsg.OffsetFetch, kerr.StaleMemberEpoch, true},
+	{"commit STALE_MEMBER_EPOCH", kmsg.OffsetCommit, kerr.StaleMemberEpoch, false},
+	{"commit FENCED_MEMBER_EPOCH", kmsg.OffsetCommit, kerr.FencedMemberEpoch, false},
+	{"commit UNKNOWN_MEMBER_ID", kmsg.OffsetCommit, kerr.UnknownMemberID, false},
+	{"commit COORDINATOR_NOT_AVAILABLE", kmsg.OffsetCommit, kerr.CoordinatorNotAvailable, false},
+	{"commit OFFSET_METADATA_TOO_LARGE", kmsg.OffsetCommit, kerr.OffsetMetadataTooLarge, false},
+}
+
 // harm does one thing that a cluster may do to its clients.
 func (st *storm) harm() {
-	choice := st.rng.IntN(len(wounds) + 3)
+	choice := st.rng.IntN(len(st.means) + 3)
 	name := ""
-	switch choice - len(wounds) {
+	switch choice - len(st.means) {
 	case 0:
 		name = "coordinator moved"
 		st.on.fake.RehashCoordinators()
@@ -329,7 +354,7 @@ func (st *storm) harm() {
 		name = "connections closed"
 		st.cut(st.all[st.rng.IntN(len(st.all))])
 	default:
-		w := wounds[choice]
+		w := st.means[choice]
 		name = w.name
 		st.wounds = append(st.wounds, st.on.fake.Fault(kfake.Fault{
 			Keys: []kmsg.Key{w.key}, Group: group, Err: w.err, TopLevel: w.top, Count: 1 + st.rng.IntN(3),
