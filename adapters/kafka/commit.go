@@ -28,6 +28,7 @@ func (c *consumer) commitAsMember(ctx context.Context, commits map[int32]*commit
 			continue
 		}
 		if err == nil && isOut(resp) {
+			c.disowned(req.MemberID, commits)
 			c.cl.ForceRebalance() // a heartbeat: the client has not heard of it yet
 		}
 		c.answer(commits, resp, err, done)

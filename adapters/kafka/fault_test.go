@@ -208,6 +208,14 @@ func TestCommitErrors(t *testing.T) {
 			b.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: c.err, Count: 1})
 			entry := []driver.Settlement{{Receipt: got[0].Receipt, Disposition: driver.Ack}}
 			wantClass(t, driver.ResultAt(k.Settle(t.Context(), entry), 0), c.want)
+			if c.err == kerr.UnknownMemberID || c.err == kerr.FencedMemberEpoch {
+				// The member is none any more, whatever its heartbeats say: it lets go, and comes back.
+				k.until(t, "the loss", func() bool { return k.lost == 1 })
+				again := k.collect(t, 1)
+				wantClass(t, driver.ResultAt(k.Settle(t.Context(), entry), 0), driver.LeaseLost)
+				k.ack(t, again, nil)
+				return
+			}
 			if err := k.Settle(t.Context(), entry); err != nil {
 				t.Errorf("the next commit: %v", err)
 			}

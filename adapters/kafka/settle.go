@@ -112,7 +112,11 @@ func (c *consumer) commit(ctx context.Context, commits map[int32]*commit, done f
 	for id, cm := range commits {
 		offsets[id] = cm.at
 	}
-	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error { return c.stamp(req, commits) })
+	var member string
+	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
+		member = req.MemberID
+		return c.stamp(req, commits)
+	})
 	var resp *kmsg.OffsetCommitResponse
 	var failed error
 	c.cl.CommitOffsetsSync(ctx, map[string]map[int32]kgo.EpochOffset{c.topic: offsets},
@@ -122,8 +126,32 @@ func (c *consumer) commit(ctx context.Context, commits map[int32]*commit, done f
 	if errors.Is(failed, errStale) {
 		return errStale
 	}
+	if failed == nil && refused(resp, kerr.UnknownMemberID) {
+		c.disowned(member, commits)
+	}
 	c.answer(commits, resp, failed, done)
 	return failed
+}
+
+// disowned lets go of everything when a commit was refused because the broker knows the
+// member no more. Its client hears that with a heartbeat, but not while it is in one of our
+// callbacks: there we would go on for as long with what is somebody else's by now, for the
+// heartbeats are answered.
+//
+// The id and the partitions are looked at under the lock under which onLost closes them: the
+// client joins anew after that, and what it has got since is no loss.
+func (c *consumer) disowned(member string, commits map[int32]*commit) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now, _ := c.cl.GroupMetadata(); now != member {
+		return
+	}
+	for id, cm := range commits {
+		if c.byID[id] == cm.p {
+			c.pulse.unknown()
+			return
+		}
+	}
 }
 
 // answer reports what became of each commit of a request.

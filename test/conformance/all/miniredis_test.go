@@ -126,7 +126,7 @@ func (s *miniredisServers) restart(t testing.TB) {
 		m.Close()
 		// Close leaves it over, and then a read that waits is never answered.
 		m.Lock()
-		m.Ctx, m.CtxCancel = context.WithCancel(context.Background())
+		m.Ctx, m.CtxCancel = context.WithCancel(context.Background()) //nolint:fatcontext // each server has its own: nothing nests
 		m.Unlock()
 		for deadline := time.Now().Add(10 * time.Second); m.Restart() != nil; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) { // somebody's outgoing connection has got the port
