@@ -3,6 +3,7 @@
 package sessions
 
 import (
+	"context"
 	"os"
 	"strconv"
 	"testing"
@@ -143,6 +144,14 @@ func (s *scene) together(point string, dying []*chaos.Proc, joiner memberArgs) {
 			s.t.Fatal(err)
 		}
 	}
+}
+
+// within reports whether an event, past ones included, comes in time.
+func (s *scene) within(limit time.Duration, match func(*history.Event) bool) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	_, _, err := s.lab.Wait(ctx, func(e history.Event) bool { return match(&e) })
+	return err == nil
 }
 
 func countEnds(n int) func(*history.Event) bool {

@@ -119,14 +119,6 @@ func (s *scene) await(what string, limit time.Duration, match func(*history.Even
 	return e
 }
 
-// within reports whether an event, past ones included, comes in time.
-func (s *scene) within(limit time.Duration, match func(*history.Event) bool) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	_, _, err := s.lab.Wait(ctx, func(e history.Event) bool { return match(&e) })
-	return err == nil
-}
-
 // patiently waits for an event for as long as work goes on: limit counts from the last sign
 // of it, and five times as long in all. A limit on the whole would say how busy the machine
 // is.
