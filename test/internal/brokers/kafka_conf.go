@@ -9,8 +9,9 @@ import (
 
 // kafkaConf holds the settings that do not depend on ports and folders. One node, so
 // replication factors of 1; short sessions, so that a killed member or broker is
-// missed in seconds. Without broker.session.timeout.ms a broker that was killed needs
-// 13 s to come back: its own old session must expire first.
+// missed in seconds. With broker.session.timeout.ms as it comes a broker that was killed
+// needs 13 s to come back: its own old session must expire first. With 2 s the controller
+// fences the broker for a moment of want of a processor, and the cluster names none.
 const kafkaConf = `process.roles=broker,controller
 node.id=1
 controller.listener.names=CONTROLLER
@@ -28,7 +29,7 @@ group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 group.consumer.min.session.timeout.ms=1000
 group.consumer.min.heartbeat.interval.ms=500
-broker.session.timeout.ms=2000
+broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=500
 sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
 # Everything is allowed to everyone until a test adds an ACL for its own topic; the
