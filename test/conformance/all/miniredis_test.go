@@ -17,6 +17,9 @@ import (
 	"github.com/varal-go/varal/test/conformance"
 )
 
+// miniredisFull runs all cases, and also beside a real Redis.
+const miniredisFull = "VARAL_MINIREDIS_FULL"
+
 // miniredisAddr tells the processes of Spawn where the server in this one is.
 const miniredisAddr = "VARAL_CONFORMANCE_MINIREDIS"
 
@@ -44,7 +47,7 @@ var miniredisDeviations = func() map[string]string {
 	return out
 }()
 
-// miniredisCases are those that run without VARAL_MINIREDIS_FULL: with the race detector the
+// miniredisCases are those that run without miniredisFull: with the race detector the
 // interpreter of the scripts wants a processor for two minutes for all of them. Left out is
 // what tests core more than the adapter, and what has many consumers at work.
 var miniredisCases = strings.Fields(`
@@ -55,7 +58,13 @@ var miniredisCases = strings.Fields(`
 // streams without any server. What it does otherwise than Redis and no case hits is in no
 // list: it knows no CLIENT UNBLOCK, so that a read that waits ends by its own time, and it
 // tells neither persistence nor eviction, so that nothing counts as durable.
-func TestMiniredis(t *testing.T) { conformance.Run(t, miniredisHarness(t)) }
+// Beside a real Redis it is not needed, and takes the processor of the others.
+func TestMiniredis(t *testing.T) {
+	if os.Getenv("VARAL_REDIS_URL") != "" && os.Getenv(miniredisFull) == "" {
+		t.Skip("the real Redis does it in this run")
+	}
+	conformance.Run(t, miniredisHarness(t))
+}
 
 func miniredisHarness(t *testing.T) conformance.Harness {
 	servers := &miniredisServers{of: map[testing.TB]*miniredis.Miniredis{}}
@@ -79,7 +88,7 @@ func miniredisHarness(t *testing.T) conformance.Harness {
 	likeRedis(&h)
 	// On a machine that has other things to do it is slow before it is wrong.
 	h.Bulk, h.Parallel, h.Patience = 300, 6, time.Minute
-	if os.Getenv("VARAL_MINIREDIS_FULL") == "" {
+	if os.Getenv(miniredisFull) == "" {
 		h.Only = miniredisCases
 	}
 	h.Tolerance = 2 * time.Second // of it a second for a read that nothing ends
