@@ -94,12 +94,17 @@ func (c *consumer) nextEpoch(ctx context.Context, cl *kgo.Client, req *kmsg.Offs
 // isStale reports whether a partition was refused for the epoch of the member.
 func isStale(resp *kmsg.OffsetCommitResponse) bool { return refused(resp, kerr.StaleMemberEpoch) }
 
-// isOut reports whether a partition was refused because the member is none any more.
+// isOut reports whether a partition was refused because the member is none any more, or a
+// static one whose id another has taken.
 func isOut(resp *kmsg.OffsetCommitResponse) bool {
-	return refused(resp, kerr.UnknownMemberID) || refused(resp, kerr.FencedMemberEpoch)
+	return refused(resp, kerr.UnknownMemberID) || refused(resp, kerr.FencedMemberEpoch) || refused(resp, kerr.FencedInstanceID)
 }
 
+// refused is false where there is no answer: the client has nothing to commit and sends none.
 func refused(resp *kmsg.OffsetCommitResponse, as *kerr.Error) bool {
+	if resp == nil {
+		return false
+	}
 	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
 			if p.ErrorCode == as.Code {

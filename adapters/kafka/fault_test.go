@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -188,6 +189,7 @@ func TestCommitErrors(t *testing.T) {
 	}{
 		{"", kerr.IllegalGeneration, driver.LeaseLost},
 		{"", kerr.UnknownMemberID, driver.LeaseLost},
+		{"", kerr.FencedInstanceID, driver.LeaseLost},
 		{"", kerr.RebalanceInProgress, driver.Transient},
 		{"", kerr.OffsetMetadataTooLarge, driver.TooLarge},
 		{"", kerr.GroupAuthorizationFailed, driver.Denied},
@@ -208,7 +210,7 @@ func TestCommitErrors(t *testing.T) {
 			b.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: c.err, Count: 1})
 			entry := []driver.Settlement{{Receipt: got[0].Receipt, Disposition: driver.Ack}}
 			wantClass(t, driver.ResultAt(k.Settle(t.Context(), entry), 0), c.want)
-			if c.err == kerr.UnknownMemberID || c.err == kerr.FencedMemberEpoch {
+			if slices.Contains([]*kerr.Error{kerr.UnknownMemberID, kerr.FencedMemberEpoch, kerr.FencedInstanceID}, c.err) {
 				// The member is none any more, whatever its heartbeats say: it lets go, and comes back.
 				k.until(t, "the loss", func() bool { return k.lost == 1 })
 				again := k.collect(t, 1)

@@ -93,7 +93,9 @@ func (d *kafka) session(ctx context.Context, group string) (time.Duration, error
 	want := d.conf.SessionTimeout
 	session, beat, err := d.timing(ctx, group)
 	switch {
-	case err != nil && classOf(err, driver.Permanent) == driver.Transient, ctx.Err() != nil:
+	case ctx.Err() != nil: // also where the answer came: a session of 0 would be lost at once
+		return 0, context.Cause(ctx)
+	case err != nil && classOf(err, driver.Permanent) == driver.Transient:
 		return 0, d.explain(err)
 	case err != nil && want == 0:
 		return 0, driver.Errorf(op, driver.Denied, "session_timeout: the broker does not tell its own: set it to what the broker has (group.consumer.session.timeout.ms, 45s unless changed), or grant DescribeConfigs on the group and the cluster: %w", err)

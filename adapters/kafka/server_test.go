@@ -225,36 +225,54 @@ func (k *desk) ackAll(t *testing.T, got []driver.Received) map[string]driver.Cla
 	return out
 }
 
+// standstill is a member whose commit of all it has got is stale again and again, while a
+// second one has taken one of its two partitions.
+type standstill struct {
+	to            driver.Destination
+	stale         *atomic.Bool
+	commits       func() []seen
+	first, second *desk
+	got           []driver.Received
+	settled       chan map[string]driver.Class // of the commit, at its end
+	moved         string                       // the partition of the second
+}
+
+func stalled(t *testing.T, b broker) *standstill {
+	t.Helper()
+	x := &standstill{settled: make(chan map[string]driver.Class, 1)}
+	x.stale, x.commits = stalling(b)
+	d := b.open(t)
+	x.to = topic(t, d, driver.Queue, 2)
+	publish(t, d, x.to, messages(40, 40))
+	x.first = consume(t, d, x.to, "")
+	x.got = x.first.collect(t, 40)
+	x.stale.Store(true)
+	go func() { x.settled <- x.first.ackAll(t, x.got) }()
+	eventually(t, "a commit", func() bool { return len(x.commits()) > 0 })
+	x.second = consume(t, d, x.to, "")
+	x.second.owns(t, 1)
+	x.second.mu.Lock()
+	defer x.second.mu.Unlock()
+	x.moved = slices.Collect(maps.Keys(x.second.open))[0]
+	return x
+}
+
 // A commit that was stale is sent again under the next epoch of its member, for the
 // partitions that are the member's as they were, and for no other.
 func TestStaleCommit(t *testing.T) {
 	t.Parallel()
 	b := assigning(t)
-	stale, commits := stalling(b)
-	d := b.open(t)
-	to := topic(t, d, driver.Queue, 2)
-	publish(t, d, to, messages(40, 40))
-	first := consume(t, d, to, "")
-	got := first.collect(t, 40)
-	stale.Store(true)
-	settled := make(chan map[string]driver.Class, 1)
-	go func() { settled <- first.ackAll(t, got) }()
-	eventually(t, "a commit", func() bool { return len(commits()) > 0 })
-	second := consume(t, d, to, "")
-	second.owns(t, 1)
-	stale.Store(false)
-	outcome := <-settled
-	second.mu.Lock()
-	moved := slices.Collect(maps.Keys(second.open))[0]
-	second.mu.Unlock()
+	x := stalled(t, b)
+	x.stale.Store(false)
+	outcome := <-x.settled
 	for name, class := range outcome {
-		if want := map[bool]driver.Class{true: driver.LeaseLost}[name == moved]; class != want && (name == moved || class != driver.Transient) {
+		if want := map[bool]driver.Class{true: driver.LeaseLost}[name == x.moved]; class != want && (name == x.moved || class != driver.Transient) {
 			t.Errorf("%s: class %v, want %v", name, class, want)
 		}
 	}
-	wantOneEpoch(t, commits(), to, moved)
-	for name, class := range first.ackAll(t, got) {
-		if name != moved && class != 0 {
+	wantOneEpoch(t, x.commits(), x.to, x.moved)
+	for name, class := range x.first.ackAll(t, x.got) {
+		if name != x.moved && class != 0 {
 			t.Errorf("%s is still its own, and its commit has class %v", name, class)
 		}
 	}
@@ -265,25 +283,13 @@ func TestStaleCommit(t *testing.T) {
 func TestStaleCommitOfWhatCameBack(t *testing.T) {
 	t.Parallel()
 	b := assigning(t, kfake.BrokerConfigs(map[string]string{"group.consumer.heartbeat.interval.ms": "20"}))
-	stale, commits := stalling(b)
-	d := b.open(t)
-	to := topic(t, d, driver.Queue, 2)
-	publish(t, d, to, messages(40, 40))
-	first := consume(t, d, to, "")
-	got := first.collect(t, 40)
-	stale.Store(true)
-	settled := make(chan map[string]driver.Class, 1)
-	go func() { settled <- first.ackAll(t, got) }()
-	eventually(t, "a commit", func() bool { return len(commits()) > 0 })
-	second := consume(t, d, to, "")
-	second.owns(t, 1)
-	moved := slices.Collect(maps.Keys(second.open))[0]
-	shut(t, second)
-	first.owns(t, 2)
-	if class := (<-settled)[moved]; class != driver.LeaseLost {
-		t.Errorf("%s: class %v, want %v", moved, class, driver.LeaseLost)
+	x := stalled(t, b)
+	shut(t, x.second)
+	x.first.owns(t, 2)
+	if class := (<-x.settled)[x.moved]; class != driver.LeaseLost {
+		t.Errorf("%s: class %v, want %v", x.moved, class, driver.LeaseLost)
 	}
-	wantOneEpoch(t, commits(), to, moved)
+	wantOneEpoch(t, x.commits(), x.to, x.moved)
 }
 
 // wantOneEpoch checks that all commits of a partition are of the epoch of the first.

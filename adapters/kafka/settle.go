@@ -126,7 +126,7 @@ func (c *consumer) commit(ctx context.Context, commits map[int32]*commit, done f
 	if errors.Is(failed, errStale) {
 		return errStale
 	}
-	if failed == nil && refused(resp, kerr.UnknownMemberID) {
+	if failed == nil && isOut(resp) {
 		c.disowned(member, commits)
 	}
 	c.answer(commits, resp, failed, done)
