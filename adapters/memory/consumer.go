@@ -114,15 +114,20 @@ func (c *consumer) eachTenure(w *want, f func(*tenure)) {
 	}
 }
 
-// slot returns the next place in buf. It may hold an older message: a source sets every
-// field that it ever sets, which is cheaper than clearing all of them first.
+// slot returns the next place in buf. It may hold an older message: a source sets Message,
+// Receipt and Offset, and the rest is cleared here, the fields that this adapter never sets
+// among them. Who stands between core and the adapter may have set them (the slice is the
+// caller's until the next call), and an Err of the last batch would send a good message of
+// this one to the dead letter.
 func (c *consumer) slot() *driver.Received {
 	if n := len(c.buf); n < cap(c.buf) {
 		c.buf = c.buf[:n+1]
 	} else {
 		c.buf = append(c.buf, driver.Received{})
 	}
-	return &c.buf[len(c.buf)-1]
+	r := &c.buf[len(c.buf)-1]
+	r.NativeID, r.DeliveryCount, r.Deadline, r.Err = "", 0, time.Time{}, nil
+	return r
 }
 
 // Receive implements driver.Consumer.
