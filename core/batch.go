@@ -87,7 +87,7 @@ func (s *Consumer) gather(first *flight) *batchRun {
 	})
 	for _, f := range more {
 		f.lane, f.state, f.age = first.lane, stateRunning, 0
-		f.rung, f.seen = f.rung&rungStalled, time.Time{}
+		f.rung, f.seen = f.rung&rungStalled, 0
 		f.asg.running++
 		b.flights = append(b.flights, f)
 	}
@@ -163,7 +163,7 @@ func (s *Consumer) endBatch(b *batchRun) {
 			// Before the conclusion: should it end the failed one, its key goes on with these.
 			s.putBack(b, i+1, len(b.flights))
 		}
-		told[i] = AttemptInfo{Subscription: s.name, Started: b.start, Duration: took, Queued: b.start.Sub(f.received), Err: b.errOf(i)}
+		told[i] = AttemptInfo{Subscription: s.name, Started: b.start, Duration: took, Queued: b.start.Sub(s.arrival(f)), Err: b.errOf(i)}
 		var over bool
 		told[i].Outcome, over = s.endOne(b, i)
 		if i == b.failedAt && b.lane != nil {
@@ -206,7 +206,7 @@ func (s *Consumer) endOne(b *batchRun, i int) (outcome string, over bool) {
 	dec, decided := t.d.end(fateOver)
 	f.run = nil
 	if i == b.failedAt {
-		f.stack = b.stack
+		f.trouble().stack = b.stack
 	}
 	s.counts.Handled++
 	outcome = s.conclude(f, b.errOf(i), cause, dec, decided, t.d.takeHeld())
@@ -238,7 +238,7 @@ func (s *Consumer) putBack(b *batchRun, from, to int) {
 		dec, decided := t.d.end(fateOver)
 		if i < b.failedAt && (!decided || dec.disposition == driver.Ack) {
 			s.counts.Handled++
-			f.phase, f.emit = phaseEmit, t.d.takeHeld()
+			f.phase, f.trouble().emit = phaseEmit, t.d.takeHeld()
 		}
 		f.run = nil
 		s.leftRun(f)

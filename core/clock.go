@@ -19,12 +19,16 @@ func (s *Consumer) clock() {
 		if s.leases && !now.Before(s.scan) {
 			s.scan = now.Add(s.extendLeases(now))
 		}
+		overlooking := s.serving.watched && s.overlook(now) // before findStuck, which may give up a run of the receiver
 		if !now.Before(s.stuckScan) {
 			s.stuckScan = now.Add(s.findStuck(now))
 		}
 		next := s.stuckScan
-		if len(s.waiting) > 0 && s.waiting[0].due.Before(next) {
-			next = s.waiting[0].due
+		if at := now.Add(overlookEvery); overlooking && at.Before(next) {
+			next = at
+		}
+		if len(s.waiting) > 0 && s.waiting[0].bad.due.Before(next) {
+			next = s.waiting[0].bad.due
 		}
 		if s.leases && s.scan.Before(next) {
 			next = s.scan
@@ -46,7 +50,8 @@ func (s *Consumer) clock() {
 // wait puts a flight into back-off. Its worker is free; its key is not. Callers hold
 // mu.
 func (s *Consumer) wait(f *flight, d time.Duration) {
-	f.state, f.due = stateWaiting, time.Now().Add(d)
+	f.state = stateWaiting
+	f.trouble().due = time.Now().Add(d)
 	s.waiting.push(f)
 	if f.heap == 0 {
 		signal(s.clockWake)
@@ -55,11 +60,11 @@ func (s *Consumer) wait(f *flight, d time.Duration) {
 
 // endWaits queues every flight whose back-off is over. Callers hold mu.
 func (s *Consumer) endWaits(now time.Time) {
-	for len(s.waiting) > 0 && !s.waiting[0].due.After(now) {
+	for len(s.waiting) > 0 && !s.waiting[0].bad.due.After(now) {
 		f := s.waiting.pop()
-		f.due = time.Time{}
+		f.trouble().due = time.Time{}
 		if f.phase == phaseNack {
-			s.finishLocked(f, driver.Settlement{Disposition: driver.Nack, Reason: f.cause})
+			s.finishLocked(f, driver.Settlement{Disposition: driver.Nack, Reason: f.past().cause})
 			continue
 		}
 		f.state = stateQueued

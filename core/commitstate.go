@@ -130,10 +130,10 @@ func (s *Consumer) recall(f *flight, a *assignment, now time.Time) {
 	switch until := time.Unix(due, 0); {
 	case f.phase != phaseHandle:
 	case s.p.Quarantine > 0 && int(f.crashes) >= s.p.Quarantine && s.hasDeadLetter():
-		f.phase, f.reason = phaseDead, reasonQuarantined
-		f.cause = driver.Errorf("handle", driver.Permanent, "the process ended without a word %d times while this message was handled", f.crashes)
+		f.phase, f.trouble().reason = phaseDead, reasonQuarantined
+		f.trouble().cause = driver.Errorf("handle", driver.Permanent, "the process ended without a word %d times while this message was handled", f.crashes)
 	case due > 0 && until.After(now):
-		f.phase, f.due = phaseDue, until
+		f.phase, f.trouble().due = phaseDue, until
 	}
 }
 
@@ -166,10 +166,10 @@ func (s *Consumer) snapshot(a *assignment, base int64) state.Snapshot {
 		f := p.f
 		n := state.Pending{Position: p.offset, Key: f.rec.Key, HasKey: f.rec.Key != "", Attempts: f.failedAttempts()}
 		a.saidNote = a.saidNote || f.noted
-		if !f.due.IsZero() {
+		if !f.past().due.IsZero() {
 			// Never early. And not a second later with every owner that passes it on: one that
 			// read it from a state is of whole seconds.
-			n.Due = f.due.Add(time.Second - 1).Unix()
+			n.Due = f.past().due.Add(time.Second - 1).Unix()
 		}
 		snap.Pending = append(snap.Pending, n)
 		return true

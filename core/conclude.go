@@ -104,10 +104,13 @@ func (s *Consumer) succeeded(f *flight, held []heldPublish) string {
 		return "ack"
 	}
 	f.phase = phaseEmit
+	s.handOn(f)
 	s.mu.Unlock()
 	left, err := s.emit(held)
 	s.mu.Lock()
-	f.emit = left
+	if len(left) > 0 {
+		f.trouble().emit = left
+	}
 	s.emitted(f, err)
 	return "ack"
 }
@@ -116,16 +119,17 @@ func (s *Consumer) succeeded(f *flight, held []heldPublish) string {
 func (s *Consumer) failed(f *flight, v verdict, after time.Duration, err error) string {
 	now := time.Now()
 	s.counts.Failed++
-	f.cause, f.last = err, now
+	t := f.trouble()
+	t.cause, t.last = err, now
 	if v == verdictRetry {
 		s.attemptFailed(now, err)
 	}
 	_, panicked := errors.AsType[*panicError](err)
 	if !panicked {
-		f.stack = nil // of an earlier attempt: the record would show it beside another error
+		t.stack = nil // of an earlier attempt: the record would show it beside another error
 	}
-	if f.first.IsZero() {
-		f.first = now
+	if t.first.IsZero() {
+		t.first = now
 	}
 	attempt := f.base + f.failures
 	if s.caps.Settle == driver.UpTo {
@@ -139,12 +143,12 @@ func (s *Consumer) failed(f *flight, v verdict, after time.Duration, err error) 
 	r := &s.p.Retry
 	switch {
 	case f.acked, v == verdictPermanent:
-		f.reason = reasonPermanent
+		t.reason = reasonPermanent
 	case r.Attempts > 0 && attempt >= r.Attempts,
-		r.MaxElapsed > 0 && now.Add(wait).Sub(f.first) > r.MaxElapsed:
-		f.reason = reasonExhausted
+		r.MaxElapsed > 0 && now.Add(wait).Sub(t.first) > r.MaxElapsed:
+		t.reason = reasonExhausted
 		if panicked {
-			f.reason = reasonPanic
+			t.reason = reasonPanic
 		}
 	default:
 		s.retry(f, s.budgeted(wait, now, err))
@@ -161,12 +165,12 @@ func (s *Consumer) retry(f *flight, wait time.Duration) {
 	counted := s.brokerCounts()
 	switch {
 	case f.asg.drain && s.caps.Settle == driver.UpTo, f.asg.drain && s.p.Order == ByKey:
-		f.due = time.Now().Add(wait)
+		f.trouble().due = time.Now().Add(wait)
 		s.abandon(f) // the next owner tries, in order
 	case counted && (s.caps.NackDelay >= wait || s.draining):
-		s.finishLocked(f, driver.Settlement{Disposition: driver.Nack, Delay: min(wait, s.caps.NackDelay), Reason: f.cause})
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Nack, Delay: min(wait, s.caps.NackDelay), Reason: f.past().cause})
 	case s.draining || f.asg.drain:
-		s.giveBack(f, f.cause)
+		s.giveBack(f, f.past().cause)
 	case counted:
 		f.phase = phaseNack
 		s.wait(f, wait)
@@ -233,34 +237,35 @@ func (s *Consumer) exhausted(f *flight) string {
 		return "halt key"
 	case s.p.NativeDeadLetter:
 		s.counts.DeadLettered++
-		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.cause})
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.past().cause})
 		return "dead-letter"
 	case f.acked && s.p.Exhausted != ExhaustedHalt:
 		// Settled before it ran: there is nothing left to give back. At most once, by
 		// the name of the layer.
 		s.counts.Discarded++
-		s.later(func() { s.signalled(SignalDiscarded, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
+		s.later(func() { s.signalled(SignalDiscarded, f.rec.Receipt.Partition, f.rec.ID, 1, f.past().cause) })
 		s.finishLocked(f, driver.Settlement{})
 		return "discard"
 	case s.p.DeadLetter != (Destination{}):
 		f.phase = phaseDead
-		if f.last.IsZero() { // it never ran
-			f.last = time.Now()
-			f.first = f.last
+		if t := f.trouble(); t.last.IsZero() { // it never ran
+			t.last = time.Now()
+			t.first = t.last
 		}
+		s.handOn(f)
 		s.mu.Unlock()
 		err := s.deadLetter(f)
 		s.mu.Lock()
 		s.deadLettered(f, err)
 		return "dead-letter"
-	case s.p.Exhausted == ExhaustedDiscard, f.reason == reasonSkipped:
+	case s.p.Exhausted == ExhaustedDiscard, f.past().reason == reasonSkipped:
 		s.counts.Discarded++
-		s.later(func() { s.signalled(SignalDiscarded, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
+		s.later(func() { s.signalled(SignalDiscarded, f.rec.Receipt.Partition, f.rec.ID, 1, f.past().cause) })
 		// Not Reject: nobody holds a copy, and a broker's own dead letter would keep one.
-		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack, Reason: f.cause})
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Ack, Reason: f.past().cause})
 		return "discard"
 	}
-	err := f.cause
+	err := f.past().cause
 	if s.p.Exhausted == ExhaustedDefault {
 		err = fmt.Errorf("%w (there is no place for it: add middleware.DeadLetter(...), or say OnExhausted(Discard))", err)
 	}
@@ -332,11 +337,12 @@ func (s *Consumer) keepOrEnd(c *claim, f *flight, err error) {
 
 // again waits and repeats the phase of a flight; while draining it gives it back.
 func (s *Consumer) again(f *flight, least time.Duration, err error) {
-	f.tries++
-	f.cause = err
+	t := f.trouble()
+	t.tries++
+	t.cause = err
 	if s.draining || f.asg.drain {
 		s.giveBack(f, err)
 		return
 	}
-	s.wait(f, max(least, backoff.Wait(f.tries, s.p.Retry.Base, s.p.Retry.Cap, backoff.Half, rand.Float64())))
+	s.wait(f, max(least, backoff.Wait(t.tries, s.p.Retry.Base, s.p.Retry.Cap, backoff.Half, rand.Float64())))
 }

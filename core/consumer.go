@@ -30,18 +30,20 @@ type Consumer struct {
 	caps Capabilities
 	src  driver.Consumer
 
-	hctx    context.Context //nolint:containedctx // life of the handlers, ended by the supervisor
-	hcancel context.CancelCauseFunc
-	pctx    context.Context //nolint:containedctx // life of the engine's own publishes: a little longer
-	pcancel context.CancelFunc
-	fresh   []*flight       // the receiver's own, used again
-	hurried context.Context //nolint:containedctx // ends when a Drain ran out of time
-	hurry   context.CancelFunc
-	quiet   chan struct{} // closed when a drain has no handler left
-	stop    chan struct{} // closed by the first Drain or failure
-	done    chan struct{} // closed when all is over
-	workers sync.WaitGroup
-	actors  sync.WaitGroup // receiver, settler, clock
+	began    time.Time       // what flights count their times from
+	hctx     context.Context //nolint:containedctx // life of the handlers, ended by the supervisor
+	hcancel  context.CancelCauseFunc
+	pctx     context.Context //nolint:containedctx // life of the engine's own publishes: a little longer
+	pcancel  context.CancelFunc
+	fresh    []*flight       // the receiver's own, used again
+	hurried  context.Context //nolint:containedctx // ends when a Drain ran out of time
+	hurry    context.CancelFunc
+	quiet    chan struct{} // closed when a drain has no handler left
+	stop     chan struct{} // closed by the first Drain or failure
+	received chan struct{} // closed when nobody receives any more
+	done     chan struct{} // closed when all is over
+	workers  sync.WaitGroup
+	actors   sync.WaitGroup // receiver, settler, clock
 
 	roomFree   chan struct{} // cap 1: something changed that the receiver waits for
 	settleNow  chan struct{} // cap 1: settle without lingering
@@ -56,8 +58,7 @@ type Consumer struct {
 	budget     budget.Budget
 	parts      map[string]*assignment
 	flights    flightList
-	free       *flight // flights to use again
-	frees      int
+	free       []*flight // to use again
 	waiting    waitHeap
 	halted     map[string]*flight // by key
 	blocked    map[string]block   // by key
@@ -75,6 +76,7 @@ type Consumer struct {
 	spawned    int
 	running    int
 	waking     bool // a worker is on its way to the queue
+	serving    serving
 	paused     bool
 	breaker    breaker
 	retries    retryBudget
@@ -186,7 +188,7 @@ func (s *Consumer) init() {
 	s.pctx, s.pcancel = context.WithCancel(context.Background())
 	s.hurried, s.hurry = context.WithCancel(context.Background())
 	s.quiet = make(chan struct{})
-	s.stop, s.done = make(chan struct{}), make(chan struct{})
+	s.stop, s.received, s.done = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	s.settleEnd, s.clockEnd = make(chan struct{}), make(chan struct{})
 	s.roomFree, s.clockWake = make(chan struct{}, 1), make(chan struct{}, 1)
 	s.settleNow, s.settleSome = make(chan struct{}, 1), make(chan struct{}, 1)
@@ -199,6 +201,7 @@ func (s *Consumer) init() {
 	s.dedup.claims, s.dedup.wake = map[*flight]*claim{}, make(chan struct{}, 1)
 	s.dedup.life, s.dedup.end = context.WithCancel(s.pctx)
 	s.state = "starting"
+	s.began = time.Now()
 }
 
 // request is what the adapter is asked for.

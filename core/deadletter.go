@@ -40,13 +40,13 @@ func (s *Consumer) deadLettered(f *flight, err error) {
 	case err == nil:
 		s.counts.DeadLettered++
 		s.blockKey(f)
-		s.later(func() { s.signalled(SignalDeadLettered, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
-		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.cause})
+		s.later(func() { s.signalled(SignalDeadLettered, f.rec.Receipt.Partition, f.rec.ID, 1, f.past().cause) })
+		s.finishLocked(f, driver.Settlement{Disposition: driver.Reject, Reason: f.past().cause})
 	default:
-		cause := f.cause
-		s.later(func() { s.signalled(SignalDeadLetterFailed, f.rec.Receipt.Partition, f.rec.ID, f.tries+1, err) })
+		cause := f.past().cause
+		s.later(func() { s.signalled(SignalDeadLetterFailed, f.rec.Receipt.Partition, f.rec.ID, f.past().tries+1, err) })
 		s.again(f, 0, err)
-		f.cause = cause // the record tells why the message failed, not why its copy did
+		f.trouble().cause = cause // the record tells why the message failed, not why its copy did
 	}
 }
 
@@ -72,20 +72,21 @@ var failureHeaders = map[string]bool{
 
 // failureRecord is the table of core/DESIGN.md.
 func (s *Consumer) failureRecord(f *flight) []Header {
+	t := f.past()
 	place := f.rec.NativeID
 	if f.rec.Offset >= 0 {
 		place = strconv.FormatInt(f.rec.Offset, 10)
 	}
-	class := driver.ClassOf(f.cause)
+	class := driver.ClassOf(t.cause)
 	className := "unclassified"
 	switch {
 	case class != 0:
 		className = class.String()
-	case errors.Is(f.cause, ErrPermanent):
+	case errors.Is(t.cause, ErrPermanent):
 		className = driver.Permanent.String()
 	}
 	attempts := f.base + f.failures - 1
-	if f.reason == reasonUndecodable || f.reason == reasonTooLarge || f.reason == reasonBlocked {
+	if t.reason == reasonUndecodable || t.reason == reasonTooLarge || t.reason == reasonBlocked {
 		attempts = 0
 	}
 	out := []Header{
@@ -93,18 +94,18 @@ func (s *Consumer) failureRecord(f *flight) []Header {
 		{Key: driver.HeaderSourceGroup, Value: s.sub.Group},
 		{Key: driver.HeaderSourcePart, Value: f.rec.Receipt.Partition},
 		{Key: driver.HeaderSourceOffset, Value: place},
-		{Key: driver.HeaderFirstFailure, Value: rfc3339(f.first)},
-		{Key: driver.HeaderLastFailure, Value: rfc3339(f.last)},
+		{Key: driver.HeaderFirstFailure, Value: rfc3339(t.first)},
+		{Key: driver.HeaderLastFailure, Value: rfc3339(t.last)},
 		{Key: driver.HeaderAttempts, Value: strconv.Itoa(attempts)},
-		{Key: driver.HeaderFailureReason, Value: f.reason},
+		{Key: driver.HeaderFailureReason, Value: t.reason},
 		{Key: driver.HeaderErrorClass, Value: className},
-		{Key: driver.HeaderError, Value: clean(errText(f.cause), maxErrorText)},
+		{Key: driver.HeaderError, Value: clean(errText(t.cause), maxErrorText)},
 	}
-	if f.blocker != "" {
-		out = append(out, Header{Key: driver.HeaderBlockedBy, Value: clean(f.blocker, maxErrorText)})
+	if t.blocker != "" {
+		out = append(out, Header{Key: driver.HeaderBlockedBy, Value: clean(t.blocker, maxErrorText)})
 	}
-	if len(f.stack) > 0 {
-		out = append(out, Header{Key: driver.HeaderStack, Value: clean(string(f.stack), maxStackText)})
+	if len(t.stack) > 0 {
+		out = append(out, Header{Key: driver.HeaderStack, Value: clean(string(t.stack), maxStackText)})
 	}
 	return out
 }

@@ -132,7 +132,7 @@ func (s *Consumer) claimed(f *flight, a *arena) bool {
 	ended := s.asked(f, t)
 	switch {
 	case c == nil && err != nil:
-		f.stack = stack
+		f.trouble().stack = stack
 		s.conclude(f, err, nil, decision{}, false, nil)
 		s.ran(f)
 		return false
@@ -194,7 +194,7 @@ func (s *Consumer) asked(f *flight, t *attempt) error {
 	if f.rung&rungAbandoned != 0 {
 		return ended // its slot is another's
 	}
-	f.rung, f.seen = f.rung&rungStalled, time.Time{} // the handler's time begins now
+	f.rung, f.seen = f.rung&rungStalled, 0 // the handler's time begins now
 	return goOn(ended)
 }
 

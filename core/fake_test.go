@@ -22,6 +22,7 @@ type fake struct {
 	settled   []driver.Settlement
 	published map[string][]*driver.Message
 	onPublish func(to driver.Destination, batch []*driver.Message) error
+	publishes time.Duration // how long it takes
 	onSettle  func(batch []driver.Settlement) error
 	onClose   func(ctx context.Context)
 	onCancel  func() []driver.Received // what a Receive that was cancelled returns all the same
@@ -48,6 +49,7 @@ func (f *fake) Capabilities(driver.Destination) driver.Capabilities { return f.c
 func (f *fake) Admin() driver.Admin                                 { return nil }
 
 func (f *fake) Publish(_ context.Context, to driver.Destination, batch []*driver.Message) error {
+	time.Sleep(f.publishes)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.onPublish != nil {

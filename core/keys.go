@@ -47,11 +47,11 @@ func (s *Consumer) haltKey(f *flight) bool {
 	if s.p.AfterTerminal != HaltKey || f.lane == nil {
 		return false
 	}
-	switch f.reason {
+	switch f.past().reason {
 	case reasonSkipped, reasonGap, reasonUndecodable, reasonTooLarge: // no run of a handler can mend those
 		return false
 	}
-	s.later(func() { s.signalled(SignalKeyHalted, f.rec.Receipt.Partition, f.rec.ID, 1, f.cause) })
+	s.later(func() { s.signalled(SignalKeyHalted, f.rec.Receipt.Partition, f.rec.ID, 1, f.past().cause) })
 	switch { // it may have gone meanwhile
 	case f.asg.closed || f.lost:
 		s.finishLocked(f, driver.Settlement{})
@@ -60,15 +60,15 @@ func (s *Consumer) haltKey(f *flight) bool {
 		s.abandon(f) // the next owner finds it, and its attempts where the source keeps them
 		return true
 	}
-	f.state, f.due = stateHalted, time.Time{}
-	f.last = time.Now()
+	f.state, f.trouble().due = stateHalted, time.Time{}
+	f.trouble().last = time.Now()
 	s.halted[f.rec.Key] = f
 	return true
 }
 
 // blockKey sends what follows a dead-lettered flight after it. Callers hold mu.
 func (s *Consumer) blockKey(f *flight) {
-	if s.p.AfterTerminal != DeadLetterKey || f.rec.Key == "" || f.reason == reasonBlocked || f.reason == reasonSkipped {
+	if s.p.AfterTerminal != DeadLetterKey || f.rec.Key == "" || f.past().reason == reasonBlocked || f.past().reason == reasonSkipped {
 		return
 	}
 	now := time.Now()
@@ -97,8 +97,10 @@ func (s *Consumer) blockedBy(f *flight) {
 		delete(s.blocked, f.rec.Key)
 		return
 	}
-	f.phase, f.reason, f.blocker = phaseDead, reasonBlocked, b.by
-	f.cause = fmt.Errorf("%w: message %s of its key failed for good", ErrKeyBlocked, quoted(b.by))
+	f.phase = phaseDead
+	t := f.trouble()
+	t.reason, t.blocker = reasonBlocked, b.by
+	t.cause = fmt.Errorf("%w: message %s of its key failed for good", ErrKeyBlocked, quoted(b.by))
 }
 
 // ResumeKey lets a halted key go on: its first message gets one more attempt, and halts
@@ -125,7 +127,7 @@ func (s *Consumer) ReplayKey(key string) error {
 			f.asg.version++
 		}
 		f.phase, f.base, f.failures, f.restored, f.crashes = phaseHandle, 1, 0, 0, 0
-		f.first, f.tries = time.Time{}, 0
+		f.trouble().first, f.trouble().tries = time.Time{}, 0
 	})
 }
 
@@ -137,7 +139,7 @@ func (s *Consumer) SkipKey(key string) error {
 	defer s.mu.Unlock()
 	return s.unhalt(key, func(f *flight) {
 		s.counts.KeysSkipped++
-		f.phase, f.reason, f.tries = phaseDead, reasonSkipped, 0
+		f.phase, f.trouble().reason, f.trouble().tries = phaseDead, reasonSkipped, 0
 	})
 }
 
@@ -222,7 +224,7 @@ func (s *Consumer) keysLocked() (out []KeyStatus) {
 			continue
 		}
 		at[key] = len(out)
-		out = append(out, f.keyStatus())
+		out = append(out, s.keyStatus(f))
 	}
 	for key, b := range s.blocked {
 		if _, ok := at[key]; !ok && !b.asg.closed && time.Now().Before(b.until) {
@@ -235,9 +237,9 @@ func (s *Consumer) keysLocked() (out []KeyStatus) {
 	return out
 }
 
-func (f *flight) keyStatus() KeyStatus {
+func (s *Consumer) keyStatus(f *flight) KeyStatus {
 	k := KeyStatus{
-		Key: f.rec.Key, Partition: f.rec.Receipt.Partition, Offset: f.rec.Offset, ID: f.rec.ID, Since: f.received, Attempt: f.base + f.failures,
+		Key: f.rec.Key, Partition: f.rec.Receipt.Partition, Offset: f.rec.Offset, ID: f.rec.ID, Since: s.arrival(f), Attempt: f.base + f.failures,
 	}
 	switch f.state {
 	case stateQueued:
@@ -245,18 +247,18 @@ func (f *flight) keyStatus() KeyStatus {
 	case stateRunning:
 		k.State = "running"
 	case stateWaiting:
-		k.State, k.Due = "backoff", f.due
+		k.State, k.Due = "backoff", f.past().due
 	case stateHalted:
 		k.State = "halted"
 		k.Attempt-- // the last one was made
 	default:
 		k.State = "settling"
 	}
-	if !f.first.IsZero() {
-		k.Since = f.first
+	if !f.past().first.IsZero() {
+		k.Since = f.past().first
 	}
-	if f.cause != nil {
-		k.Error = clean(f.cause.Error(), maxErrorText)
+	if f.past().cause != nil {
+		k.Error = clean(f.past().cause.Error(), maxErrorText)
 	}
 	return k
 }

@@ -67,7 +67,7 @@ func (s *Consumer) hottest(l *Lag) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f := s.flights.head; f != nil {
-		l.Oldest = max(l.Oldest, time.Since(f.received))
+		l.Oldest = max(l.Oldest, time.Since(s.arrival(f)))
 	}
 	if s.p.Order != ByKey {
 		return

@@ -33,7 +33,8 @@ func (l *flightList) remove(f *flight) {
 	l.n--
 }
 
-// waitHeap orders flights in back-off by due time. Guarded by Consumer.mu.
+// waitHeap orders flights in back-off by due time, which their trouble holds. Guarded by
+// Consumer.mu.
 type waitHeap []*flight
 
 func (h *waitHeap) push(f *flight) {
@@ -68,7 +69,7 @@ func (h waitHeap) swap(i, j int) {
 func (h waitHeap) up(i int) {
 	for i > 0 {
 		parent := (i - 1) / 2
-		if !h[i].due.Before(h[parent].due) {
+		if !h[i].bad.due.Before(h[parent].bad.due) {
 			return
 		}
 		h.swap(i, parent)
@@ -80,7 +81,7 @@ func (h waitHeap) down(i int) {
 	for {
 		least := i
 		for child := 2*i + 1; child <= 2*i+2 && child < len(h); child++ {
-			if h[child].due.Before(h[least].due) {
+			if h[child].bad.due.Before(h[least].bad.due) {
 				least = child
 			}
 		}

@@ -20,23 +20,41 @@ const maxSpan = 1 << 16
 // loop.
 const minLease = 50 * time.Millisecond
 
-// receiver asks the broker for what there is room for, for as long as the
-// subscription runs.
-func (s *Consumer) receiver(ctx context.Context) {
+// receiver asks the broker for what there is room for, for as long as the subscription
+// runs or until another goroutine has its role; it is a worker from then on.
+func (s *Consumer) receiver(r *reception) {
+	defer s.unwound(&r.arena, func() {
+		if s.serving.role == r {
+			s.serving.now, s.serving.run = false, nil
+			s.receive(r.ctx)
+			s.wakeWorker()
+		} else {
+			s.workers.Go(s.worker)
+		}
+	})
+	if s.receiveAll(r) {
+		close(s.received)
+		return
+	}
+	s.worker()
+}
+
+// receiveAll receives, and reports whether r had the role to the end.
+func (s *Consumer) receiveAll(r *reception) (mine bool) {
 	var rctx context.Context
 	cancel := func() {}
 	defer func() { cancel() }()
 	var gen uint64
 	for failures := 0; ; {
-		want, now, ok := s.awaitRoom(ctx)
+		want, now, ok := s.awaitRoom(r.ctx)
 		if !ok {
-			return
+			return true
 		}
 		if rctx == nil || gen != now || rctx.Err() != nil {
 			// One context serves many calls: it is cancelled only to change the Demand
 			// of a call that waits.
 			cancel()
-			rctx, cancel = context.WithCancel(ctx) //nolint:fatcontext // from ctx each time, never from itself
+			rctx, cancel = context.WithCancel(r.ctx) //nolint:fatcontext // from r.ctx each time, never from itself
 			gen = now
 		}
 		if !s.armReceive(gen, cancel) {
@@ -44,15 +62,18 @@ func (s *Consumer) receiver(ctx context.Context) {
 		}
 		got, err := s.src.Receive(rctx, want)
 		failed := err != nil && rctx.Err() == nil
-		s.disarmReceive(err, failed)
+		at := s.disarmReceive(err, failed)
 		if len(got) > 0 {
 			failures = 0
-			s.admit(got)
+			s.admit(got, at)
+			if !s.serve(r) {
+				return false
+			}
 		}
 		if failed {
 			failures++
-			if !s.receiveFailed(ctx, err, failures) {
-				return
+			if !s.receiveFailed(r.ctx, err, failures) {
+				return true
 			}
 		}
 	}
@@ -72,7 +93,8 @@ func (s *Consumer) armReceive(gen uint64, cancel context.CancelFunc) bool {
 	return true
 }
 
-func (s *Consumer) disarmReceive(err error, failed bool) {
+// disarmReceive takes the outcome of a call and returns the time of its end.
+func (s *Consumer) disarmReceive(err error, failed bool) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cancelRcv = nil
@@ -82,6 +104,7 @@ func (s *Consumer) disarmReceive(err error, failed bool) {
 	} else if err == nil {
 		s.receiveErr = nil
 	}
+	return s.lastRcv
 }
 
 // awaitRoom blocks until there is room, and returns the Demand and its generation;
@@ -163,13 +186,12 @@ func (s *Consumer) receiveFailed(ctx context.Context, err error, failures int) b
 
 // admit takes received messages into the engine. What needs no lock is done before it is
 // taken, since workers wait for it meanwhile.
-func (s *Consumer) admit(got []driver.Received) {
-	now := time.Now()
-	limited := 0
+func (s *Consumer) admit(got []driver.Received, now time.Time) {
+	limited, at := 0, now.Sub(s.began)
 	fresh := s.newFlights(len(got))
 	for i, f := range fresh {
 		f.rec = got[i]
-		f.received, f.heap, f.size = now, -1, f.rec.Size()
+		f.received, f.heap, f.size = at, -1, f.rec.Size()
 		if s.inspect(f, now) {
 			limited++
 		}
@@ -189,16 +211,13 @@ func (s *Consumer) admit(got []driver.Received) {
 func (s *Consumer) newFlights(n int) []*flight {
 	s.fresh = slices.Grow(s.fresh[:0], n)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for range n {
-		f := s.free
-		if f == nil {
-			f = &flight{}
-		} else {
-			s.free, f.next = f.next, nil
-			s.frees--
-		}
-		s.fresh = append(s.fresh, f)
+	old := s.free[max(0, len(s.free)-n):]
+	s.fresh = append(s.fresh, old...)
+	clear(old)
+	s.free = s.free[:len(s.free)-len(old)]
+	s.mu.Unlock()
+	for len(s.fresh) < n {
+		s.fresh = append(s.fresh, &flight{})
 	}
 	return s.fresh
 }
@@ -228,6 +247,7 @@ func (s *Consumer) enter(fresh []*flight, now time.Time) (stale int) {
 	}
 	s.counts.Received += int64(len(fresh) - stale)
 	s.counts.Stale += int64(stale)
+	s.serving.now = s.serves(now)
 	s.wakeWorker()
 	return stale
 }
@@ -273,11 +293,11 @@ func (s *Consumer) enterOne(f *flight, a *assignment, now time.Time) {
 func (s *Consumer) inspect(f *flight, now time.Time) (limited bool) {
 	f.base = max(f.rec.DeliveryCount, 1)
 	if f.rec.Err != nil {
-		f.phase, f.cause, f.reason = phaseDead, f.rec.Err, reasonUndecodable
+		f.phase, f.trouble().cause, f.trouble().reason = phaseDead, f.rec.Err, reasonUndecodable
 		return false
 	}
 	if limit := s.c.o.Limits.Body; limit > 0 && len(f.rec.Body) > limit {
-		f.phase, f.cause, f.reason = phaseDead, errBodyLimit(len(f.rec.Body), limit), reasonTooLarge
+		f.phase, f.trouble().cause, f.trouble().reason = phaseDead, errBodyLimit(len(f.rec.Body), limit), reasonTooLarge
 		return false
 	}
 	if len(f.rec.Headers) == 0 {

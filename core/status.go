@@ -70,7 +70,7 @@ func (s *Consumer) Status() Status {
 	}
 	st.InFlight, st.InFlightBytes = s.budget.InUse()
 	if f := s.flights.head; f != nil {
-		st.Oldest = time.Since(f.received)
+		st.Oldest = time.Since(s.arrival(f))
 	}
 	for name, a := range s.parts {
 		st.Partitions = append(st.Partitions, PartitionStatus{

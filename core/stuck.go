@@ -113,11 +113,12 @@ func (s *Consumer) findStuck(now time.Time) time.Duration {
 // climb does what is due for a run. Its age counts from the first look that saw it, so
 // that a run costs no reading of the clock.
 func (s *Consumer) climb(f *flight, now time.Time, told []stuckReport) []stuckReport {
-	if f.seen.IsZero() {
-		f.seen = now
+	at := now.Sub(s.began)
+	if f.seen == 0 {
+		f.seen = at
 		return told
 	}
-	age, p := now.Sub(f.seen), &s.p.Stuck
+	age, p := at-f.seen, &s.p.Stuck
 	report := func(kind SignalKind, what string) {
 		told = append(told, stuckReport{
 			kind, f.rec.Receipt.Partition, f.rec.ID,
@@ -168,12 +169,12 @@ func (s *Consumer) stalled(a *assignment, now time.Time, told []stuckReport) []s
 	if f == nil || a.drain {
 		return told
 	}
-	age, p := now.Sub(f.received), &s.p.Stuck
+	age, p := now.Sub(s.arrival(f)), &s.p.Stuck
 	if p.Warn > 0 && age >= p.Warn && f.rung&rungStalled == 0 {
 		f.rung |= rungStalled
 		told = append(told, stuckReport{
 			SignalStuck, a.Partition, f.rec.ID,
-			fmt.Errorf("offset %d has held up its partition for %v, %d behind it are done: attempt %d, %s", f.rec.Offset, age.Round(time.Second), a.ring.Behind(), f.base+f.failures, f.keyStatus().State),
+			fmt.Errorf("offset %d has held up its partition for %v, %d behind it are done: attempt %d, %s", f.rec.Offset, age.Round(time.Second), a.ring.Behind(), f.base+f.failures, s.keyStatus(f).State),
 		})
 	}
 	if p.GapSkip == 0 || age < p.GapSkip || a.ring.Behind() == 0 {
@@ -189,10 +190,10 @@ func (s *Consumer) stalled(a *assignment, now time.Time, told []stuckReport) []s
 }
 
 func errGap(f *flight) error {
-	if f.cause == nil {
+	if f.past().cause == nil {
 		return errors.New("its handler does not return")
 	}
-	return f.cause
+	return f.past().cause
 }
 
 // skipGap sends the first unfinished message of a log to the dead letter, after which the
@@ -200,11 +201,11 @@ func errGap(f *flight) error {
 func (s *Consumer) skipGap(f *flight) bool {
 	switch f.state {
 	case stateWaiting:
-		if f.reason == reasonGap { // its copy is tried again already
+		if f.past().reason == reasonGap { // its copy is tried again already
 			return false
 		}
 		s.waiting.remove(f)
-		f.due = time.Time{}
+		f.trouble().due = time.Time{}
 	case stateHalted:
 		delete(s.halted, f.rec.Key)
 	case stateRunning:
@@ -224,8 +225,8 @@ func (s *Consumer) skipGap(f *flight) bool {
 
 func (s *Consumer) queueGap(f *flight) {
 	s.counts.GapsSkipped++
-	f.phase, f.reason, f.state, f.tries = phaseDead, reasonGap, stateQueued, 0
-	f.cause = errGap(f)
+	f.phase, f.trouble().reason, f.state, f.trouble().tries = phaseDead, reasonGap, stateQueued, 0
+	f.trouble().cause = errGap(f)
 	s.queue.Again(f, f.lane)
 	s.wakeWorker()
 }
@@ -236,6 +237,10 @@ func (s *Consumer) queueGap(f *flight) {
 func (s *Consumer) standIn(f *flight) *flight {
 	g := &flight{rec: f.rec, progress: f.progress, heap: -1}
 	g.lane, g.run = nil, nil
+	if f.bad != nil { // f's goroutine may add to its own
+		bad := *f.bad
+		g.bad = &bad
+	}
 	s.flights.remove(f)
 	f.released, f.lost = true, true
 	f.asg.ring.Set(f.seq, placeOf(g))

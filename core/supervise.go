@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/varal-go/varal/core/driver"
@@ -23,15 +22,16 @@ const (
 // the rest back. Nothing outlives it.
 func (s *Consumer) supervise(ctx context.Context) {
 	rctx, cancel := context.WithCancel(context.Background())
-	var receiver sync.WaitGroup
-	receiver.Go(func() { s.receiver(rctx) })
+	s.mu.Lock()
+	s.receive(rctx)
+	s.mu.Unlock()
 	select {
 	case <-ctx.Done():
 		s.fail(nil)
 	case <-s.stop:
 	}
 	cancel()
-	receiver.Wait()
+	<-s.received
 	s.giveBackUnstarted()
 	clean := s.awaitHandlers()
 	s.closeSource()
@@ -77,7 +77,7 @@ func (s *Consumer) giveBackOne(f *flight) {
 	if f.state == stateWaiting {
 		s.waiting.remove(f)
 		if f.phase == phaseNack { // its attempt did fail: it must stay counted
-			st = driver.Settlement{Disposition: driver.Nack, Reason: f.cause}
+			st = driver.Settlement{Disposition: driver.Nack, Reason: f.past().cause}
 		}
 	}
 	s.finishLocked(f, st)

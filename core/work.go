@@ -12,36 +12,47 @@ import (
 // worker runs what the queue says may start. It holds mu but for the time of a step.
 func (s *Consumer) worker() {
 	var a arena
+	defer s.unwound(&a, func() { s.workers.Go(s.worker) })
 	s.mu.Lock()
-	defer func() {
-		if a.handling != nil {
-			if r := recover(); r != nil {
-				panic(r) // Policy.PanicCrashes: the process ends, and draws no conclusion before
-			}
-			s.exited(a.handling)
-		}
-		if a.batch != nil {
-			if r := recover(); r != nil {
-				panic(r)
-			}
-			a.batch.judge(&panicError{value: "the handler called runtime.Goexit"})
-			s.endBatch(a.batch)
-			s.workers.Go(s.worker)
-		}
-		s.mu.Unlock()
-	}()
 	for {
 		f := s.next()
 		if f == nil {
+			s.mu.Unlock()
 			return
 		}
 		s.step(f, &a)
 	}
 }
 
+// unwound is deferred by whoever runs handlers. Where a handler has unwound the goroutine
+// it ends the attempt and has another goroutine take this one's place; again is called
+// with mu held.
+func (s *Consumer) unwound(a *arena, again func()) {
+	if a.handling == nil && a.batch == nil {
+		return
+	}
+	if r := recover(); r != nil {
+		panic(r) // Policy.PanicCrashes: the process ends, and draws no conclusion before
+	}
+	if a.handling != nil {
+		s.exited(a.handling)
+	} else {
+		a.batch.judge(&panicError{value: "the handler called runtime.Goexit"})
+		s.endBatch(a.batch)
+	}
+	again()
+	s.mu.Unlock()
+}
+
 // next waits for a flight to start; nil = the worker ends. Callers hold mu.
 func (s *Consumer) next() *flight {
 	for !s.stopped {
+		if s.spawned > s.p.Concurrency { // a receiver that handed its role on made one too many
+			s.spawned--
+			s.waking = false
+			s.wakeWorker() // it may have been woken for what is there
+			return nil
+		}
 		if !s.draining && s.running < s.slots() {
 			if f := s.take(); f != nil {
 				s.waking = false
@@ -75,7 +86,7 @@ func (s *Consumer) take() *flight {
 			continue
 		}
 		f.lane, f.state, f.age = lane, stateRunning, 0
-		f.rung, f.seen = f.rung&rungStalled, time.Time{}
+		f.rung, f.seen = f.rung&rungStalled, 0
 		f.asg.running++
 		s.running++
 		if len(s.blocked) > 0 {
@@ -90,7 +101,7 @@ func (s *Consumer) take() *flight {
 // messages is handled by the workers that are awake anyway instead of by a herd that
 // contends for mu. Callers hold mu.
 func (s *Consumer) wakeWorker() {
-	if s.waking || s.draining || s.queue.Ready() == 0 {
+	if s.waking || s.draining || s.serving.now || s.queue.Ready() == 0 {
 		return
 	}
 	switch {
@@ -115,12 +126,13 @@ func (s *Consumer) step(f *flight, a *arena) {
 		s.handle(f, a)
 		return
 	}
+	s.handOn(f)
 	s.mu.Unlock()
 	switch f.phase {
 	case phaseEmit:
-		left, err := s.emit(f.emit)
+		left, err := s.emit(f.past().emit)
 		s.mu.Lock()
-		f.emit = left
+		f.trouble().emit = left
 		s.emitted(f, err)
 	case phaseDead:
 		s.mu.Lock()
@@ -132,7 +144,7 @@ func (s *Consumer) step(f *flight, a *arena) {
 	case phaseDue:
 		s.mu.Lock()
 		f.phase = phaseHandle
-		s.wait(f, time.Until(f.due))
+		s.wait(f, time.Until(f.past().due))
 	}
 	s.ran(f)
 }
@@ -162,18 +174,22 @@ func (s *Consumer) handle(f *flight, a *arena) {
 		t.ctx.parent, t.cancel = context.WithTimeoutCause(s.hctx, s.p.Timeout, ErrTimeout)
 	}
 	f.run = t
+	sampled := s.sampled()
 	s.mu.Unlock()
 
 	s.fill(&t.d, f, a)
 	var start time.Time
-	var queued time.Duration
-	if s.c.o.Observer != nil { // reading the clock is 3 % of a message otherwise
+	var queued, took time.Duration
+	if s.c.o.Observer != nil || sampled { // reading the clock is 3 % of a message otherwise
 		start = time.Now()
-		queued = start.Sub(f.received)
+		queued = start.Sub(s.arrival(f))
 	}
 	a.handling = f
 	stack, err := s.call(t)
 	a.handling = nil
+	if sampled {
+		took = time.Since(start)
+	}
 	cause := t.ctx.ended()
 	t.ctx.finish()
 	dec, decided := t.d.end(fateOver)
@@ -183,7 +199,10 @@ func (s *Consumer) handle(f *flight, a *arena) {
 	s.mu.Lock()
 	f.run = nil
 	if stack != nil {
-		f.stack = stack
+		f.trouble().stack = stack
+	}
+	if sampled {
+		s.judge(took, len(held))
 	}
 	s.counts.Handled++
 	outcome := s.conclude(f, err, cause, dec, decided, held)
@@ -217,19 +236,18 @@ func (s *Consumer) call(t *attempt) (stack []byte, err error) {
 }
 
 // exited ends the attempt of a handler that called runtime.Goexit (t.FailNow does):
-// it unwinds the worker's goroutine without a panic value, so another worker takes
-// its place. It returns with mu held.
+// it unwinds the goroutine without a panic value, so another takes its place, see
+// unwound. It returns with mu held.
 func (s *Consumer) exited(f *flight) {
 	s.attempted(f, false, false)
 	s.mu.Lock()
 	t := f.run
-	f.run, f.stack = nil, nil
+	f.run, f.trouble().stack = nil, nil
 	cause := t.ctx.ended()
 	t.ctx.finish()
 	t.d.end(fateOver)
 	s.conclude(f, &panicError{value: "the handler called runtime.Goexit"}, cause, decision{}, false, nil)
 	s.ran(f)
-	s.workers.Go(s.worker)
 }
 
 // panicError is the failure of an attempt that panicked.
@@ -339,13 +357,11 @@ func (s *Consumer) recycle(f *flight) {
 	if f.inRing && !f.asg.closed {
 		return
 	}
-	if !f.released || f.extend || f.heap >= 0 || s.frees >= max(maxFreeFlights, min(s.budget.MaxRecords, 64<<10)) {
+	if !f.released || f.extend || f.heap >= 0 || len(s.free) >= max(maxFreeFlights, min(s.budget.MaxRecords, 64<<10)) {
 		return
 	}
 	f.reset()
-	f.next = s.free
-	s.free = f
-	s.frees++
+	s.free = append(s.free, f)
 }
 
 // maxFreeFlights are kept at any rate; more where more may be in flight, since what is

@@ -9,7 +9,7 @@ type Queue[T any] struct {
 	ready  deque[entry[T]]
 	lanes  map[string]*Lane[T]
 	active int            // lanes with deliveries that have not ended
-	idle   deque[idle[T]] // the others, in the order in which they emptied
+	idle   deque[idle[T]] // the others, in the order in which they emptied, but for up to maxIdle
 	peak   int            // the most lanes since lanes was made
 	free   *Lane[T]       // lanes to use again
 	frees  int
@@ -33,15 +33,44 @@ type entry[T any] struct {
 // ended.
 type Lane[T any] struct {
 	key    string
-	wait   deque[T]
+	first  T        // of those that wait, if any does: most lanes never need more room
+	any    bool     // first is one that waits
 	busy   bool     // a delivery has started, or its head is in ready
 	more   int      // deliveries that started together with the one that has
 	filled uint64   // how often it was empty and got a delivery
+	wait   deque[T] // those behind first
 	spare  *Lane[T] // link of the free list
 }
 
 // Waiting is the number of deliveries that have not started.
-func (l *Lane[T]) Waiting() int { return l.wait.len() }
+func (l *Lane[T]) Waiting() int {
+	if !l.any {
+		return 0
+	}
+	return 1 + l.wait.len()
+}
+
+func (l *Lane[T]) push(v T) {
+	if l.any {
+		l.wait.push(v)
+		return
+	}
+	l.first, l.any = v, true
+}
+
+func (l *Lane[T]) unshift(v T) {
+	if l.any {
+		l.wait.unshift(l.first)
+	}
+	l.first, l.any = v, true
+}
+
+// pop takes the first of those that wait; there must be one.
+func (l *Lane[T]) pop() (v T) {
+	v = l.first
+	l.first, l.any = l.wait.pop()
+	return v
+}
 
 // maxFree bounds the lanes kept for use again, without a key; maxIdle those with one.
 const (
@@ -71,7 +100,7 @@ func (q *Queue[T]) AddKeyed(key string, v T) *Lane[T] {
 		l = q.newLane(key)
 	}
 	q.n++
-	l.wait.push(v)
+	l.push(v)
 	if !l.busy {
 		l.busy = true
 		l.filled++
@@ -90,7 +119,7 @@ func (q *Queue[T]) Next() (v T, lane *Lane[T], ok bool) {
 	}
 	q.n--
 	if e.head {
-		e.v, _ = e.lane.wait.pop()
+		e.v = e.lane.pop()
 	}
 	return e.v, e.lane, true
 }
@@ -112,12 +141,15 @@ func (q *Queue[T]) Release(l *Lane[T]) {
 		l.more--
 		return
 	}
-	if l.wait.len() > 0 {
+	if l.any {
 		q.ready.push(entry[T]{lane: l, head: true})
 		return
 	}
 	l.busy = false
 	q.active--
+	if len(q.lanes) <= maxIdle {
+		return // to note down what is never forgotten costs a message as much as its look-up
+	}
 	q.idle.push(idle[T]{l, l.filled})
 	for q.idle.len() > maxIdle {
 		q.forget()
@@ -160,10 +192,10 @@ func (q *Queue[T]) Together(l *Lane[T], n int, take func(T) bool) (out []T) {
 	for len(out) < n {
 		var v T
 		if l != nil {
-			if l.wait.len() == 0 || !take(*l.wait.front()) {
+			if !l.any || !take(l.first) {
 				break
 			}
-			v, _ = l.wait.pop()
+			v = l.pop()
 			l.more++
 		} else {
 			if q.ready.len() == 0 || q.ready.front().lane != nil || !take(q.ready.front().v) {
@@ -190,7 +222,7 @@ func (q *Queue[T]) PutBack(l *Lane[T], vs []T) {
 	}
 	l.more -= len(vs)
 	for i := len(vs) - 1; i >= 0; i-- {
-		l.wait.unshift(vs[i])
+		l.unshift(vs[i])
 	}
 }
 

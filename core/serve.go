@@ -1,0 +1,170 @@
+package core
+
+import (
+	"context"
+	"time"
+)
+
+// The receiver runs handlers itself while they are quick. To hand a message over to a
+// worker means that another processor fetches all that this one wrote about it, and that
+// both take turns at mu: for a handler of less than a microsecond that is more work than
+// all the rest, and two processors were slower with it than one. What a worker must be
+// there for is a handler that takes its time; so the receiver serves only where samples
+// say that handlers are quick, and where one is not after all, the clock gives the
+// receiver's role to another goroutine and the one that is held up becomes a worker.
+
+const (
+	// quickRun is the longest run that counts as quick: what a hand-over costs.
+	quickRun = time.Microsecond
+	// quickRuns is how many more samples must have been quick than slow, and mostQuick how
+	// many count: one that is slow for a foreign reason, a collection of garbage say, ends
+	// nothing.
+	quickRuns, mostQuick = 4, 8
+	// sampleEvery run is timed: reading the clock is 3 % of a message.
+	sampleEvery = 8
+	// A serve that takes longer than servedRun a message, engine and all, and serveSlack
+	// once, ends, and the receiver serves nothing for restShare times as long: a handler
+	// that is quick as a rule and waits now and then is run by workers side by side for all
+	// but a small share of the time. It is looked at every lookEvery messages.
+	servedRun, serveSlack = 5 * time.Microsecond, 100 * time.Microsecond
+	restShare, lookEvery  = 16, 32
+	// overlookEvery is how often the clock looks at a receiver that serves; it is relieved
+	// when a look finds it in the run that the last one found it in.
+	overlookEvery = 5 * time.Millisecond
+	// slowRest is how long the receiver serves nothing after it was relieved.
+	slowRest = 250 * time.Millisecond
+)
+
+// serving is what the receiver's serving is decided by. Guarded by Consumer.mu.
+type serving struct {
+	now     bool       // the receiver serves: workers are not woken
+	role    *reception // who receives
+	run     *flight    // what it runs, if it serves
+	runs    uint64     // started by a receiver
+	seen    uint64     // runs at the clock's last look
+	watched bool       // the clock looks
+	quick   int        // samples that were quick, less twice those that were not; 0 to mostQuick
+	rest    time.Time  // nothing is served before; zero = at once
+}
+
+// reception is one goroutine's time as the receiver.
+type reception struct {
+	ctx   context.Context //nolint:containedctx // life of the role, whoever has it
+	arena arena
+}
+
+// sampled reports whether the run that is about to start is timed. Callers hold mu.
+func (s *Consumer) sampled() bool { return s.counts.Handled%sampleEvery == 0 }
+
+// judge takes a sample. Callers hold mu.
+func (s *Consumer) judge(took time.Duration, held int) {
+	if took > quickRun || held > 0 { // what a handler published is sent, and waited for
+		s.serving.quick = max(s.serving.quick-2, 0)
+		return
+	}
+	s.serving.quick = min(s.serving.quick+1, mostQuick)
+}
+
+// serves reports whether the receiver, which has just put messages into the queue, is to
+// run them itself: not where a run waits for something else than the handler. Callers hold
+// mu.
+func (s *Consumer) serves(now time.Time) bool {
+	return s.serving.quick >= quickRuns && !now.Before(s.serving.rest) &&
+		s.p.batch == nil && s.p.Dedup.Store == nil && !s.p.iterate && s.mayStart()
+}
+
+// mayStart reports whether the receiver may run one more message. Callers hold mu.
+func (s *Consumer) mayStart() bool {
+	return s.serving.quick >= quickRuns && !s.draining && !s.stopping && s.running < s.slots()
+}
+
+// serve runs what is in the queue, at most as much as one Receive brings, and reports
+// whether r still has the receiver's role.
+func (s *Consumer) serve(r *reception) (mine bool) {
+	s.mu.Lock()
+	v := &s.serving
+	if mine = v.role == r; !mine || !v.now {
+		s.mu.Unlock()
+		return mine
+	}
+	if !v.watched {
+		v.watched = true
+		signal(s.clockWake)
+	}
+	start, n := time.Now(), 0
+	for n < maxReceive && s.mayStart() {
+		if v.run = s.take(); v.run == nil {
+			break
+		}
+		v.runs++
+		n++
+		s.step(v.run, &r.arena)
+		if v.role != r {
+			s.mu.Unlock()
+			return false
+		}
+		if n%lookEvery == 0 && v.slow(start, n) {
+			break
+		}
+	}
+	v.slow(start, n)
+	v.now, v.run = false, nil
+	s.wakeWorker() // for what is left
+	s.mu.Unlock()  // not deferred: a handler that unwinds the goroutine has let go of it
+	return true
+}
+
+// slow reports whether n runs took so long that the receiver is to serve no more for a
+// while.
+func (v *serving) slow(start time.Time, n int) bool {
+	took := time.Since(start)
+	if took <= time.Duration(n)*servedRun+serveSlack {
+		return false
+	}
+	v.rest = start.Add(took * (1 + restShare))
+	return true
+}
+
+// overlook looks at a receiver that serves and reports whether to look again. Callers hold
+// mu.
+//
+// The losing interleaving without it: a handler that was quick for an hour waits for a
+// connection that hangs; the receiver runs it, so nobody receives, and nobody wakes the
+// workers for what is in the queue.
+func (s *Consumer) overlook(now time.Time) bool {
+	v := &s.serving
+	switch {
+	case v.runs != v.seen:
+		v.seen = v.runs
+	case !v.now:
+		v.watched = false
+	default:
+		v.rest = now.Add(slowRest)
+		s.pass()
+	}
+	return v.watched
+}
+
+// handOn passes the receiver's role on where it is the receiver that runs f: what comes
+// next waits for a broker. Callers hold mu.
+func (s *Consumer) handOn(f *flight) {
+	if s.serving.now && s.serving.run == f {
+		s.pass()
+	}
+}
+
+// pass makes another goroutine the receiver; the one that is goes on as a worker, see
+// receiver. Callers hold mu.
+func (s *Consumer) pass() {
+	s.serving.now, s.serving.run = false, nil
+	s.spawned++
+	s.receive(s.serving.role.ctx)
+	s.wakeWorker()
+}
+
+// receive makes a goroutine the receiver. Callers hold mu.
+func (s *Consumer) receive(ctx context.Context) {
+	r := &reception{ctx: ctx}
+	s.serving.role = r
+	s.workers.Go(func() { s.receiver(r) })
+}
