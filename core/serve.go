@@ -22,12 +22,14 @@ const (
 	quickRuns, mostQuick = 4, 8
 	// sampleEvery run is timed: reading the clock is 3 % of a message.
 	sampleEvery = 8
-	// A serve that takes longer than servedRun a message, engine and all, and serveSlack
-	// once, ends, and the receiver serves nothing for restShare times as long: a handler
-	// that is quick as a rule and waits now and then is run by workers side by side for all
-	// but a small share of the time. It is looked at every lookEvery messages.
-	servedRun, serveSlack = 5 * time.Microsecond, 100 * time.Microsecond
-	restShare, lookEvery  = 16, 32
+	// The time of every lookEvery served messages is looked at. More than servedRun for
+	// each, engine and all, and slack once, raises a doubt: either the goroutine did not
+	// run, or a handler that is quick as a rule has waited. So the runs that follow are
+	// timed, one for every quickRun lost, and one of slowRun proves it. The receiver then
+	// serves nothing for restShare times what it cost, so that for all but a small share of
+	// the time workers run that handler side by side.
+	lookEvery, servedRun, slack = 32, 5 * time.Microsecond, 100 * time.Microsecond
+	slowRun, restShare          = 100 * time.Microsecond, 16
 	// overlookEvery is how often the clock looks at a receiver that serves; it is relieved
 	// when a look finds it in the run that the last one found it in.
 	overlookEvery = 5 * time.Millisecond
@@ -37,14 +39,17 @@ const (
 
 // serving is what the receiver's serving is decided by. Guarded by Consumer.mu.
 type serving struct {
-	now     bool       // the receiver serves: workers are not woken
-	role    *reception // who receives
-	run     *flight    // what it runs, if it serves
-	runs    uint64     // started by a receiver
-	seen    uint64     // runs at the clock's last look
-	watched bool       // the clock looks
-	quick   int        // samples that were quick, less twice those that were not; 0 to mostQuick
-	rest    time.Time  // nothing is served before; zero = at once
+	now     bool          // the receiver serves: workers are not woken
+	role    *reception    // who receives
+	run     *flight       // what it runs, if it serves
+	runs    uint64        // started by a receiver
+	seen    uint64        // runs at the clock's last look
+	watched bool          // the clock looks
+	quick   int           // samples that were quick, less twice those that were not; 0 to mostQuick
+	doubt   int           // so many of the next served runs are timed
+	lost    time.Duration // to what raised the doubt
+	looked  time.Time     // when the time was last looked at
+	rest    time.Time     // nothing is served before; zero = at once
 }
 
 // reception is one goroutine's time as the receiver.
@@ -53,11 +58,16 @@ type reception struct {
 	arena arena
 }
 
-// sampled reports whether the run that is about to start is timed. Callers hold mu.
-func (s *Consumer) sampled() bool { return s.counts.Handled%sampleEvery == 0 }
+// sampled reports whether the run of f that is about to start is timed. Callers hold mu.
+func (s *Consumer) sampled(f *flight) bool {
+	return s.counts.Handled%sampleEvery == 0 || s.serving.doubt > 0 && s.serving.run == f
+}
 
-// judge takes a sample. Callers hold mu.
-func (s *Consumer) judge(took time.Duration, held int) {
+// judge takes a sample: the time of a run of f. Callers hold mu.
+func (s *Consumer) judge(f *flight, took time.Duration, held int) {
+	if s.serving.doubt > 0 && s.serving.run == f {
+		s.serving.clear(took)
+	}
 	if took > quickRun || held > 0 { // what a handler published is sent, and waited for
 		s.serving.quick = max(s.serving.quick-2, 0)
 		return
@@ -91,7 +101,8 @@ func (s *Consumer) serve(r *reception) (mine bool) {
 		v.watched = true
 		signal(s.clockWake)
 	}
-	start, n := time.Now(), 0
+	v.looked = time.Now()
+	n := 0
 	for n < maxReceive && s.mayStart() {
 		if v.run = s.take(); v.run == nil {
 			break
@@ -103,26 +114,39 @@ func (s *Consumer) serve(r *reception) (mine bool) {
 			s.mu.Unlock()
 			return false
 		}
-		if n%lookEvery == 0 && v.slow(start, n) {
-			break
+		if n%lookEvery == 0 {
+			v.look(lookEvery)
 		}
 	}
-	v.slow(start, n)
+	v.look(n % lookEvery)
 	v.now, v.run = false, nil
 	s.wakeWorker() // for what is left
 	s.mu.Unlock()  // not deferred: a handler that unwinds the goroutine has let go of it
 	return true
 }
 
-// slow reports whether n runs took so long that the receiver is to serve no more for a
-// while.
-func (v *serving) slow(start time.Time, n int) bool {
-	took := time.Since(start)
-	if took <= time.Duration(n)*servedRun+serveSlack {
-		return false
+// look raises a doubt if the last n served messages took too long.
+func (v *serving) look(n int) {
+	now := time.Now()
+	took := now.Sub(v.looked)
+	v.looked = now
+	if took > time.Duration(n)*servedRun+slack {
+		v.lost += took
+		v.doubt = max(v.doubt, int(min(took/quickRun, 1<<20)))
 	}
-	v.rest = start.Add(took * (1 + restShare))
-	return true
+}
+
+// clear takes the time of a run in doubt.
+func (v *serving) clear(took time.Duration) {
+	v.doubt--
+	if took >= slowRun {
+		// Most of what was lost may be the machine's: a run proves no more than a few of its kind.
+		v.rest = time.Now().Add((took + min(v.lost, 4*took)) * restShare)
+		v.quick, v.doubt = 0, 0
+	}
+	if v.doubt == 0 {
+		v.lost = 0
+	}
 }
 
 // overlook looks at a receiver that serves and reports whether to look again. Callers hold

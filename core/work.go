@@ -174,7 +174,7 @@ func (s *Consumer) handle(f *flight, a *arena) {
 		t.ctx.parent, t.cancel = context.WithTimeoutCause(s.hctx, s.p.Timeout, ErrTimeout)
 	}
 	f.run = t
-	sampled := s.sampled()
+	sampled := s.sampled(f)
 	s.mu.Unlock()
 
 	s.fill(&t.d, f, a)
@@ -202,7 +202,7 @@ func (s *Consumer) handle(f *flight, a *arena) {
 		f.trouble().stack = stack
 	}
 	if sampled {
-		s.judge(took, len(held))
+		s.judge(f, took, len(held))
 	}
 	s.counts.Handled++
 	outcome := s.conclude(f, err, cause, dec, decided, held)
