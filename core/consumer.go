@@ -35,7 +35,6 @@ type Consumer struct {
 	hcancel  context.CancelCauseFunc
 	pctx     context.Context //nolint:containedctx // life of the engine's own publishes: a little longer
 	pcancel  context.CancelFunc
-	fresh    []*flight       // the receiver's own, used again
 	hurried  context.Context //nolint:containedctx // ends when a Drain ran out of time
 	hurry    context.CancelFunc
 	quiet    chan struct{} // closed when a drain has no handler left

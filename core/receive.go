@@ -65,8 +65,11 @@ func (s *Consumer) receiveAll(r *reception) (mine bool) {
 		at := s.disarmReceive(err, failed)
 		if len(got) > 0 {
 			failures = 0
-			s.admit(got, at)
-			if !s.serve(r) {
+			partition := got[0].Receipt.Partition // got is the next receiver's once serve has returned
+			stale, limited := s.admit(r, got, at)
+			mine = s.serve(r, at)
+			s.reportAdmitted(partition, stale, limited)
+			if !mine {
 				return false
 			}
 		}
@@ -184,42 +187,45 @@ func (s *Consumer) receiveFailed(ctx context.Context, err error, failures int) b
 	return false
 }
 
-// admit takes received messages into the engine. What needs no lock is done before it is
-// taken, since workers wait for it meanwhile.
-func (s *Consumer) admit(got []driver.Received, now time.Time) {
-	limited, at := 0, now.Sub(s.began)
-	fresh := s.newFlights(len(got))
-	for i, f := range fresh {
+// admit takes received messages into the engine, and returns of how many headers were
+// dropped and how many were stale. Who runs them is serve's to say. What needs no lock is
+// done before it is taken, since workers wait for it meanwhile.
+func (s *Consumer) admit(r *reception, got []driver.Received, now time.Time) (stale, limited int) {
+	at := now.Sub(s.began)
+	s.newFlights(r, len(got))
+	for i, f := range r.fresh {
 		f.rec = got[i]
 		f.received, f.heap, f.size = at, -1, f.rec.Size()
 		if s.inspect(f, now) {
 			limited++
 		}
 	}
-	stale := s.enter(fresh, now)
-	clear(fresh) // they belong to the engine
+	stale = s.enter(r.fresh, now)
+	clear(r.fresh) // they belong to the engine
+	return stale, limited
+}
+
+func (s *Consumer) reportAdmitted(partition string, stale, limited int) {
 	if stale > 0 {
-		s.signalled(SignalStale, got[0].Receipt.Partition, "", stale, nil)
+		s.signalled(SignalStale, partition, "", stale, nil)
 	}
 	if limited > 0 {
-		s.signalled(SignalLimited, got[0].Receipt.Partition, "", limited, nil)
+		s.signalled(SignalLimited, partition, "", limited, nil)
 	}
 }
 
-// newFlights returns n clean flights, in a slice that is the receiver's until its next
-// call.
-func (s *Consumer) newFlights(n int) []*flight {
-	s.fresh = slices.Grow(s.fresh[:0], n)
+// newFlights makes n clean flights r's fresh ones.
+func (s *Consumer) newFlights(r *reception, n int) {
+	r.fresh = slices.Grow(r.fresh[:0], n)
 	s.mu.Lock()
 	old := s.free[max(0, len(s.free)-n):]
-	s.fresh = append(s.fresh, old...)
+	r.fresh = append(r.fresh, old...)
 	clear(old)
 	s.free = s.free[:len(s.free)-len(old)]
 	s.mu.Unlock()
-	for len(s.fresh) < n {
-		s.fresh = append(s.fresh, &flight{})
+	for len(r.fresh) < n {
+		r.fresh = append(r.fresh, &flight{})
 	}
-	return s.fresh
 }
 
 // enter queues flights under the one lock that assigned and revoke take, and returns how
@@ -247,8 +253,6 @@ func (s *Consumer) enter(fresh []*flight, now time.Time) (stale int) {
 	}
 	s.counts.Received += int64(len(fresh) - stale)
 	s.counts.Stale += int64(stale)
-	s.serving.now = s.serves(now)
-	s.wakeWorker()
 	return stale
 }
 

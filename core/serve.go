@@ -56,6 +56,7 @@ type serving struct {
 type reception struct {
 	ctx   context.Context //nolint:containedctx // life of the role, whoever has it
 	arena arena
+	fresh []*flight // of the batch that is admitted, used again
 }
 
 // sampled reports whether the run of f that is about to start is timed. Callers hold mu.
@@ -88,15 +89,17 @@ func (s *Consumer) mayStart() bool {
 	return s.serving.quick >= quickRuns && !s.draining && !s.stopping && s.running < s.slots()
 }
 
-// serve runs what is in the queue, at most as much as one Receive brings, and reports
-// whether r still has the receiver's role.
-func (s *Consumer) serve(r *reception) (mine bool) {
+// serve runs what is in the queue, at most as much as one Receive brings, or has a worker
+// do it. It reports whether r still has the receiver's role.
+func (s *Consumer) serve(r *reception, now time.Time) (mine bool) {
 	s.mu.Lock()
 	v := &s.serving
-	if mine = v.role == r; !mine || !v.now {
+	if !s.serves(now) {
+		s.wakeWorker()
 		s.mu.Unlock()
-		return mine
+		return true
 	}
+	v.now = true
 	if !v.watched {
 		v.watched = true
 		signal(s.clockWake)
