@@ -15,11 +15,11 @@ import (
 
 // Consumer is one running subscription. Its methods may be called concurrently.
 //
-// Five kinds of goroutine serve it, each in a file of its own: one receives, up to
-// Policy.Concurrency work, one settles, one keeps time (back-off and leases), and one
-// supervises start and stop. All of them have ended when Wait returns, but for a
-// handler that ignores its context past the drain deadline; that one is reported as
-// abandoned.
+// Five kinds of goroutine serve it, each in a file of its own: one receives (and runs
+// handlers that are quick, see serve.go), up to Policy.Concurrency work, one settles, one
+// keeps time (back-off and leases), and one supervises start and stop. All of them have
+// ended when Wait returns, but for a handler that ignores its context past the drain
+// deadline; that one is reported as abandoned.
 type Consumer struct {
 	c    *Client
 	sub  Subscription
